@@ -1,0 +1,1 @@
+"""The agent: one per node; reports, protects, forwards."""

@@ -1,0 +1,1 @@
+"""The `erfs` command; one file a subcommand, loaded on use."""

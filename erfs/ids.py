@@ -1,0 +1,58 @@
+"""Names of things: nodes, ports, links, destinations.
+
+Rule 1: an identity never depends on state or on a display name.
+Rule 2: nobody outside this file takes an identity apart.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NewType
+
+NodeId = NewType("NodeId", str)
+LinkId = NewType("LinkId", str)
+SrlgId = NewType("SrlgId", str)
+# What a route leads to: a destination class ("@leaf1", "@leaf1+leaf2"), one endpoint of it ("@leaf1+leaf2/host7"), or everything ("*").
+DestinationId = NewType("DestinationId", str)
+
+EVERYTHING: Final = DestinationId("*")
+
+
+def port_id(node: NodeId, port: str) -> str:
+    """Return the fabric-wide name of *port* of *node*."""
+    return f"{node}:{port}"
+
+
+def link_id(one: tuple[NodeId, str], other: tuple[NodeId, str]) -> LinkId:
+    """Return the identity of the link between two (node, port) ends, whichever order they come in."""
+    first, second = sorted((port_id(*one), port_id(*other)))
+    return LinkId(f"{first}|{second}")
+
+
+def class_id(attachments: Iterable[NodeId]) -> DestinationId:
+    """Return the destination class of the endpoints attached to exactly the switches *attachments*."""
+    return DestinationId("@" + "+".join(sorted(_escape(node) for node in attachments)))
+
+
+def endpoint_destination(of_class: DestinationId, endpoint: NodeId) -> DestinationId:
+    """Return the destination that means one *endpoint* of *of_class*; it is more specific than its class."""
+    return DestinationId(f"{of_class}/{_escape(endpoint)}")
+
+
+def class_of(destination: DestinationId) -> DestinationId:
+    """Return the class that *destination* belongs to; a class belongs to itself."""
+    return DestinationId(destination.partition("/")[0])
+
+
+def is_endpoint(destination: DestinationId) -> bool:
+    """Return whether *destination* names one endpoint instead of a whole class."""
+    return "/" in destination
+
+
+def lookup_order(destination: DestinationId) -> tuple[DestinationId, ...]:
+    """Return the routes that may serve *destination*, the most specific first."""
+    if is_endpoint(destination):
+        return destination, class_of(destination), EVERYTHING
+    return destination, EVERYTHING
+
+
+def _escape(name: str) -> str:
+    return name.replace("%", "%25").replace("/", "%2F").replace("+", "%2B")

@@ -1,0 +1,1 @@
+"""Fabric files of many formats, chosen by content, to `Fabric`."""

@@ -1,0 +1,1 @@
+"""The path engine: arrays, next hops, protection, ordering, verification. Pure."""

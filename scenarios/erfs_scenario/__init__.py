@@ -1,0 +1,1 @@
+"""The referee: scenarios, fault plans, backends, measurement, verdicts, reports."""
