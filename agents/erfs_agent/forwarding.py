@@ -1,0 +1,357 @@
+"""What a node's next-hop groups must be, given its program and what is known to be down.
+
+Rule 1: forwarding is a pure function of (program, set of facts, own ports, what far ends cannot reach): the order in
+which anything became known, how often it was said, and how late, make no difference.
+Rule 2: nothing here knows about buses, clocks or drivers.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from erfs.ids import DestinationId, LinkId, NodeId, lookup_order
+from erfs.messages import ArmedEntry, Member, Program, Route
+
+FactKey = tuple[LinkId, NodeId]
+"""(link, reporter)"""
+
+NOWHERE: Final[tuple[Member, ...]] = ()
+
+
+class KnownFact(NamedTuple):
+    """The newest word of one reporter about one link."""
+
+    counter: int
+    down: bool
+    far_end: NodeId
+
+
+class FactSet:
+    """
+    Which ends of which links say what; a value: adding a fact gives another set.
+
+    The newest counter of each (link, reporter) stays, in whatever order facts come. Two words with one counter cannot
+    come from an honest reporter; "down" is then the one that stays, so that order still makes no difference.
+    """
+
+    __slots__ = ("_down", "_facts")
+
+    def __init__(self, facts: Mapping[FactKey, KnownFact] | None = None) -> None:
+        self._facts: dict[FactKey, KnownFact] = dict(facts or {})
+        self._down: dict[FactKey, int] = {key: fact.counter for key, fact in self._facts.items() if fact.down}
+
+    def with_fact(
+        self, link: LinkId, reporter: NodeId, counter: int, down: bool, far_end: NodeId = NodeId("")
+    ) -> "FactSet":
+        """
+        Return the set that also knows this fact; the same object if it says nothing new.
+
+        Cost: O(facts), which are few: the ends of links that ever failed.
+        """
+        fact = KnownFact(counter, down, far_end)
+        known = self._facts.get((link, reporter))
+        if known is not None and known >= fact:
+            return self
+        return FactSet(self._facts | {(link, reporter): fact})
+
+    def without(self, keys: Iterable[FactKey]) -> "FactSet":
+        """Return the set that has forgotten *keys*; for reporters that no longer matter."""
+        gone = set(keys)
+        return FactSet({key: fact for key, fact in self._facts.items() if key not in gone})
+
+    @property
+    def down(self) -> Mapping[FactKey, int]:
+        """The counters of the facts that say down."""
+        return self._down
+
+    def get(self, link: LinkId, reporter: NodeId) -> KnownFact | None:
+        """Return the newest word of *reporter* about *link*, None if there was none."""
+        return self._facts.get((link, reporter))
+
+    def items(self) -> list[tuple[FactKey, KnownFact]]:
+        """Return everything known, in canonical order."""
+        return sorted(self._facts.items())
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+    def __iter__(self) -> Iterator[FactKey]:
+        return iter(sorted(self._facts))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FactSet) and self._facts == other._facts
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"FactSet({dict(self.items())!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarding:
+    """What the data plane is to hold, and what to say to upstream nodes."""
+
+    routes: dict[DestinationId, tuple[Member, ...]] = field(default_factory=dict)
+    """Sorted by destination. A destination without a route of its own in the program is here only while it differs
+    from the route that would serve it otherwise. An empty group is a blackhole."""
+    last_resort: frozenset[DestinationId] = frozenset()
+    """Destinations served by members that are known to lead nowhere good, because nothing better is left."""
+    cannot_reach: frozenset[DestinationId] = frozenset()
+    """Destinations an upstream node should reach another way."""
+    active: tuple[str, ...] = ()
+    """The failures whose entries apply, sorted."""
+
+
+class CompiledProgram:
+    """
+    A program and the indexes over it; build once, use for every change.
+
+    Cost: indexes are built on first use, so a program that never sees a failure costs one dictionary of its routes.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    @cached_property
+    def routes(self) -> dict[DestinationId, Route]:
+        """The routes, sorted by destination."""
+        return {route.destination: route for route in sorted(self.program.routes, key=_destination)}
+
+    @cached_property
+    def members_of_group(self) -> dict[int, tuple[Member, ...]]:
+        """The members of each group."""
+        return {group.id: group.members for group in self.program.groups}
+
+    @cached_property
+    def plain(self) -> dict[DestinationId, tuple[Member, ...]]:
+        """The forwarding while nothing is down."""
+        groups = self.members_of_group
+        return {destination: groups[route.group] for destination, route in self.routes.items()}
+
+    @cached_property
+    def ports_to(self) -> dict[NodeId, tuple[str, ...]]:
+        """The ports that lead to each far end."""
+        found: dict[NodeId, list[str]] = {}
+        for binding in self.program.ports:
+            found.setdefault(binding.far_end, []).append(binding.port)
+        return {node: tuple(ports) for node, ports in found.items()}
+
+    @cached_property
+    def entries_of(self) -> dict[FactKey, tuple[int, ...]]:
+        """Which entries each witness testifies to, as indexes into ``program.armed``."""
+        found: dict[FactKey, list[int]] = {}
+        for index, entry in enumerate(self.program.armed):
+            for witness in entry.witnesses:
+                found.setdefault((witness.link, witness.reporter), []).append(index)
+        return {key: tuple(indexes) for key, indexes in found.items()}
+
+    @cached_property
+    def listed(self) -> dict[FactKey, int]:
+        """The counter up to which each fact has been taken into account already."""
+        return {(ref.link, ref.reporter): ref.counter for ref in self.program.computed_from}
+
+    def base(self, destination: DestinationId) -> Route | None:
+        """Return the route that serves *destination*, the most specific one; None if nothing does."""
+        for candidate in lookup_order(destination):
+            route = self.routes.get(candidate)
+            if route is not None:
+                return route
+        return None
+
+    def active_facts(self, facts: FactSet) -> list[FactKey]:
+        """Return the down facts that the program has not taken into account, in canonical order."""
+        listed = self.listed
+        return sorted(key for key, counter in facts.down.items() if listed.get(key, 0) < counter)
+
+    def active_entries(self, facts: FactSet) -> list[int]:
+        """
+        Return the indexes of the armed entries that apply, rising.
+
+        A link's entry needs one witness; a node's needs two different reporters about two different links, so that a
+        single cut cable never looks like a dead switch.
+        """
+        if not facts.down:
+            return []
+        testimony: dict[int, list[FactKey]] = {}
+        for key in self.active_facts(facts):
+            for index in self.entries_of.get(key, ()):
+                testimony.setdefault(index, []).append(key)
+        armed = self.program.armed
+        return sorted(index for index, keys in testimony.items() if _applies(armed[index], keys))
+
+
+def _destination(route: Route) -> DestinationId:
+    return route.destination
+
+
+def _applies(entry: ArmedEntry, keys: list[FactKey]) -> bool:
+    if entry.failure_kind == "link":
+        return True
+    return len({link for link, _ in keys}) >= 2 and len({reporter for _, reporter in keys}) >= 2
+
+
+def forwarding(
+    program: Program | CompiledProgram,
+    facts: FactSet,
+    ports_down: frozenset[str],
+    unreachable: Mapping[NodeId, frozenset[DestinationId]],
+    *,
+    is_protecting: bool = True,
+) -> Forwarding:
+    """
+    Return the next-hop groups that *program* asks for in this situation.
+
+    Args:
+        program: The installed program; pass the compiled form when asking more than once.
+        facts: Everything known, the node's own facts among it.
+        ports_down: Own ports that must not be used: without carrier, or still within their wait-to-restore time.
+        unreachable: What each far end last said it cannot reach.
+        is_protecting: False leaves the program's groups as they are; the controller alone reacts then.
+
+    Returns:
+        For each destination its group's members minus those over a port that is down, minus the drops of entries that
+        apply, minus members whose far end cannot reach it, plus the adds of the one entry that adds. If nothing is
+        left: the group's members whose own port is up, flagged; if there are none, an empty group.
+
+    Cost: O(routes) while nothing is down; O(routes + destinations of the entries that apply) otherwise.
+    Source: design.md section 2; `cannot_reach` compares to RIFT negative disaggregation, RFC 9692.
+    """
+    compiled = program if isinstance(program, CompiledProgram) else CompiledProgram(program)
+    if not is_protecting:
+        return Forwarding(routes=compiled.plain)
+    effects = effects_of(compiled, facts, ports_down, unreachable)
+    if effects.is_none:
+        return Forwarding(routes=compiled.plain)
+    return _resolve(compiled, effects)
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What the situation takes from, and adds to, the groups of each destination named anywhere."""
+
+    ports_down: frozenset[str]
+    refused: dict[DestinationId, set[str]]
+    """Ports not to be used for a destination, by drops and by far ends' word."""
+    adds: dict[DestinationId, dict[int, tuple[Member, ...]]]
+    """Members to add, by the index of the entry that adds."""
+    active: list[int]
+
+    @property
+    def is_none(self) -> bool:
+        """Whether the program's own groups stand."""
+        return not (self.ports_down or self.refused or self.adds or self.active)
+
+
+def effects_of(
+    compiled: CompiledProgram,
+    facts: FactSet,
+    ports_down: frozenset[str],
+    unreachable: Mapping[NodeId, frozenset[DestinationId]],
+) -> Effects:
+    """Return what the situation does to each destination, before any group is looked at."""
+    armed = compiled.program.armed
+    active = compiled.active_entries(facts)
+    # A node's entry is a superset of its links' entries: their adds are its adds, not a second opinion.
+    covered = {
+        witness.link for index in active if armed[index].failure_kind == "node" for witness in armed[index].witnesses
+    }
+    refused: dict[DestinationId, set[str]] = {}
+    adds: dict[DestinationId, dict[int, tuple[Member, ...]]] = {}
+    for index in active:
+        entry = armed[index]
+        is_covered = entry.failure_kind == "link" and entry.failure in covered
+        for change in entry.changes:
+            for destination in change.destinations:
+                if change.drop:
+                    refused.setdefault(destination, set()).update(change.drop)
+                if change.add and not is_covered:
+                    of_destination = adds.setdefault(destination, {})
+                    of_destination[index] = of_destination.get(index, NOWHERE) + change.add
+    for node, destinations in unreachable.items():
+        ports = compiled.ports_to.get(node, ())
+        if ports:
+            for destination in destinations:
+                refused.setdefault(destination, set()).update(ports)
+    return Effects(ports_down, refused, adds, active)
+
+
+class _Resolved(NamedTuple):
+    members: tuple[Member, ...]
+    is_last_resort: bool
+
+
+def _resolve(compiled: CompiledProgram, effects: Effects) -> Forwarding:
+    routes: dict[DestinationId, tuple[Member, ...]] = {}
+    last_resort: set[DestinationId] = set()
+    cannot_reach: set[DestinationId] = set()
+    # Hundreds of routes share a few groups and a few sets of refused ports: each pair is worked out once.
+    worked_out: dict[tuple[int, frozenset[str]], _Resolved] = {}
+    exceptions = (effects.refused.keys() | effects.adds.keys()) - compiled.routes.keys()
+    plain = [(route, destination) for destination, route in compiled.routes.items()]
+    for destination in sorted(exceptions):
+        route = compiled.base(destination)
+        if route is not None:
+            plain.append((route, destination))
+    for route, destination in plain:
+        resolved = _members(compiled, effects, route, destination, worked_out)
+        is_own = route.destination == destination
+        if is_own or resolved.members != _inherited(routes, destination):
+            routes[destination] = resolved.members
+        if resolved.is_last_resort and (is_own or route.destination not in last_resort):
+            last_resort.add(destination)
+            if route.has_detour:
+                cannot_reach.add(destination)
+    armed = compiled.program.armed
+    return Forwarding(
+        routes=dict(sorted(routes.items())) if exceptions else routes,
+        last_resort=frozenset(last_resort),
+        cannot_reach=frozenset(cannot_reach),
+        active=tuple(sorted(armed[index].failure for index in effects.active)),
+    )
+
+
+def _inherited(routes: Mapping[DestinationId, tuple[Member, ...]], destination: DestinationId) -> tuple[Member, ...]:
+    for candidate in lookup_order(destination)[1:]:
+        if candidate in routes:
+            return routes[candidate]
+    return NOWHERE
+
+
+def _members(
+    compiled: CompiledProgram,
+    effects: Effects,
+    route: Route,
+    destination: DestinationId,
+    worked_out: dict[tuple[int, frozenset[str]], _Resolved],
+) -> _Resolved:
+    refused: set[str] = set()
+    adds: dict[int, tuple[Member, ...]] = {}
+    for named in lookup_order(destination):
+        refused |= effects.refused.get(named, frozenset())
+        for index, members in effects.adds.get(named, {}).items():
+            adds[index] = adds.get(index, NOWHERE) + members
+    key = (route.group, frozenset(refused))
+    resolved = worked_out.get(key)
+    if resolved is None or adds:
+        base = compiled.members_of_group[route.group]
+        resolved = _work_out(base, effects.ports_down, refused, adds)
+        if not adds:
+            worked_out[key] = resolved
+    return resolved
+
+
+def _work_out(
+    base: tuple[Member, ...], ports_down: frozenset[str], refused: set[str], adds: dict[int, tuple[Member, ...]]
+) -> _Resolved:
+    members = tuple(member for member in base if member.port not in ports_down and member.port not in refused)
+    if len(adds) == 1:
+        # Two entries that add for one destination were each computed as if the other's failure had not happened.
+        present = {member.port for member in members}
+        for member in next(iter(adds.values())):
+            if member.port not in ports_down and member.port not in refused and member.port not in present:
+                present.add(member.port)
+                members += (member,)
+    if members:
+        return _Resolved(members, is_last_resort=False)
+    return _Resolved(tuple(member for member in base if member.port not in ports_down), is_last_resort=True)
