@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from erfs.ids import DestinationId, LinkId, NodeId, lookup_order
 from erfs.messages import ArmedEntry, Member, Program, Route
+from erfs.topics import NOBODY
 
 FactKey = tuple[LinkId, NodeId]
 """(link, reporter)"""
@@ -42,7 +43,7 @@ class FactSet:
         self._down: dict[FactKey, int] = {key: fact.counter for key, fact in self._facts.items() if fact.down}
 
     def with_fact(
-        self, link: LinkId, reporter: NodeId, counter: int, down: bool, far_end: NodeId = NodeId("")
+        self, link: LinkId, reporter: NodeId, counter: int, down: bool, far_end: NodeId = NOBODY
     ) -> "FactSet":
         """
         Return the set that also knows this fact; the same object if it says nothing new.
@@ -138,6 +139,11 @@ class CompiledProgram:
         return {node: tuple(ports) for node, ports in found.items()}
 
     @cached_property
+    def port_of_far_end(self) -> dict[FactKey, str]:
+        """The port whose link the far end speaks of, by (link, far end)."""
+        return {(binding.link, binding.far_end): binding.port for binding in self.program.ports}
+
+    @cached_property
     def entries_of(self) -> dict[FactKey, tuple[int, ...]]:
         """Which entries each witness testifies to, as indexes into ``program.armed``."""
         found: dict[FactKey, list[int]] = {}
@@ -161,20 +167,20 @@ class CompiledProgram:
 
     def active_facts(self, facts: FactSet) -> list[FactKey]:
         """Return the down facts that the program has not taken into account, in canonical order."""
+        if not facts.down:
+            return []
         listed = self.listed
         return sorted(key for key, counter in facts.down.items() if listed.get(key, 0) < counter)
 
-    def active_entries(self, facts: FactSet) -> list[int]:
+    def active_entries(self, active_facts: Iterable[FactKey]) -> list[int]:
         """
-        Return the indexes of the armed entries that apply, rising.
+        Return the indexes of the armed entries that apply, given the facts not yet taken into account, rising.
 
         A link's entry needs one witness; a node's needs two different reporters about two different links, so that a
         single cut cable never looks like a dead switch.
         """
-        if not facts.down:
-            return []
         testimony: dict[int, list[FactKey]] = {}
-        for key in self.active_facts(facts):
+        for key in active_facts:
             for index in self.entries_of.get(key, ()):
                 testimony.setdefault(index, []).append(key)
         armed = self.program.armed
@@ -210,9 +216,10 @@ def forwarding(
         is_protecting: False leaves the program's groups as they are; the controller alone reacts then.
 
     Returns:
-        For each destination its group's members minus those over a port that is down, minus the drops of entries that
-        apply, minus members whose far end cannot reach it, plus the adds of the one entry that adds. If nothing is
-        left: the group's members whose own port is up, flagged; if there are none, an empty group.
+        For each destination its group's members minus those over a port that is down, minus those over a link that its
+        far end lost (a cable broken in one direction), minus the drops of entries that apply, minus members whose far
+        end cannot reach it, plus the adds of the one entry that adds. If nothing is left: the group's members whose
+        own port is up, flagged; if there are none, an empty group.
 
     Cost: O(routes) while nothing is down; O(routes + destinations of the entries that apply) otherwise.
     Source: design.md section 2; `cannot_reach` compares to RIFT negative disaggregation, RFC 9692.
@@ -233,6 +240,8 @@ class Effects:
     ports_down: frozenset[str]
     refused: dict[DestinationId, set[str]]
     """Ports not to be used for a destination, by drops and by far ends' word."""
+    refused_for_all: frozenset[str]
+    """Ports whose far end says it lost the link, though this end still sees carrier."""
     adds: dict[DestinationId, dict[int, tuple[Member, ...]]]
     """Members to add, by the index of the entry that adds."""
     active: list[int]
@@ -240,7 +249,7 @@ class Effects:
     @property
     def is_none(self) -> bool:
         """Whether the program's own groups stand."""
-        return not (self.ports_down or self.refused or self.adds or self.active)
+        return not (self.ports_down or self.refused_for_all or self.refused or self.adds or self.active)
 
 
 def effects_of(
@@ -251,7 +260,11 @@ def effects_of(
 ) -> Effects:
     """Return what the situation does to each destination, before any group is looked at."""
     armed = compiled.program.armed
-    active = compiled.active_entries(facts)
+    active_facts = compiled.active_facts(facts)
+    active = compiled.active_entries(active_facts)
+    refused_for_all = frozenset(
+        compiled.port_of_far_end[key] for key in active_facts if key in compiled.port_of_far_end
+    )
     # A node's entry is a superset of its links' entries: their adds are its adds, not a second opinion.
     covered = {
         witness.link for index in active if armed[index].failure_kind == "node" for witness in armed[index].witnesses
@@ -273,7 +286,7 @@ def effects_of(
         if ports:
             for destination in destinations:
                 refused.setdefault(destination, set()).update(ports)
-    return Effects(ports_down, refused, adds, active)
+    return Effects(ports_down, refused, refused_for_all, adds, active)
 
 
 class _Resolved(NamedTuple):
@@ -325,7 +338,7 @@ def _members(
     destination: DestinationId,
     worked_out: dict[tuple[int, frozenset[str]], _Resolved],
 ) -> _Resolved:
-    refused: set[str] = set()
+    refused = set(effects.refused_for_all)
     adds: dict[int, tuple[Member, ...]] = {}
     for named in lookup_order(destination):
         refused |= effects.refused.get(named, frozenset())
