@@ -54,5 +54,22 @@ def lookup_order(destination: DestinationId) -> tuple[DestinationId, ...]:
     return destination, EVERYTHING
 
 
+def attachments_of(destination: DestinationId) -> tuple[NodeId, ...]:
+    """Return the switches in the name of *destination*'s class, sorted; none for ``*``."""
+    if destination == EVERYTHING:
+        return ()
+    return tuple(NodeId(_unescape(name)) for name in class_of(destination).removeprefix("@").split("+"))
+
+
+def endpoint_of(destination: DestinationId) -> NodeId | None:
+    """Return the endpoint that *destination* names, None where it means a class or everything."""
+    _, _, endpoint = destination.partition("/")
+    return NodeId(_unescape(endpoint)) if endpoint else None
+
+
 def _escape(name: str) -> str:
     return name.replace("%", "%25").replace("/", "%2F").replace("+", "%2B")
+
+
+def _unescape(name: str) -> str:
+    return name.replace("%2B", "+").replace("%2F", "/").replace("%25", "%")
