@@ -1,0 +1,59 @@
+"""What happens next in simulated time, and in which order.
+
+Rule 1: events of one instant run in the order in which they were asked for; nothing else (hash, address, thread) decides.
+Rule 2: nothing here knows what an event does; time moves only between events.
+"""
+
+import heapq
+from collections.abc import Callable
+
+from erfs.errors import Bug
+
+Action = Callable[[], None]
+
+
+class EventQueue:
+    """A heap of (instant, sequence, action)."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self._sequence = 0
+        self._heap: list[tuple[int, int, Action]] = []
+
+    def at(self, at_ns: int, action: Action) -> None:
+        """
+        Run *action* at *at_ns*, after everything already asked for that instant.
+
+        Raises:
+            Bug: *at_ns* is in the past.
+        """
+        if at_ns < self.now_ns:
+            raise Bug(f"an event was asked for {self.now_ns - at_ns} ns before now ({self.now_ns})")
+        heapq.heappush(self._heap, (at_ns, self._sequence, action))
+        self._sequence += 1
+
+    def after(self, delay_ns: int, action: Action) -> None:
+        """Run *action* in *delay_ns*."""
+        self.at(self.now_ns + delay_ns, action)
+
+    def run(self, until_ns: int, *, instant_ended: Callable[[int], None]) -> None:
+        """
+        Run every event up to and including *until_ns*, then stand at *until_ns*.
+
+        Args:
+            until_ns: Events later than this stay in the queue.
+            instant_ended: Called with the instant once nothing is left to do in it, before time moves on.
+
+        Cost: O(log events) an event.
+        """
+        heap = self._heap
+        pop = heapq.heappop
+        while heap and heap[0][0] <= until_ns:
+            self.now_ns = heap[0][0]
+            while heap and heap[0][0] == self.now_ns:
+                pop(heap)[2]()
+            instant_ended(self.now_ns)
+        self.now_ns = max(self.now_ns, until_ns)
+
+    def __len__(self) -> int:
+        return len(self._heap)
