@@ -5,12 +5,13 @@ which anything became known, how often it was said, and how late, make no differ
 Rule 2: nothing here knows about buses, clocks or drivers.
 """
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from erfs.ids import DestinationId, LinkId, NodeId, lookup_order
+from erfs.ids import DestinationId, LinkId, NodeId, is_endpoint, lookup_order
 from erfs.messages import ArmedEntry, Member, Program, Route
 from erfs.topics import NOBODY
 
@@ -50,11 +51,14 @@ class FactSet:
 
         Cost: O(facts), which are few: the ends of links that ever failed.
         """
-        fact = KnownFact(counter, down, far_end)
-        known = self._facts.get((link, reporter))
-        if known is not None and known >= fact:
+        return self.with_word((link, reporter), KnownFact(counter, down, far_end))
+
+    def with_word(self, key: FactKey, word: KnownFact) -> "FactSet":
+        """Return the set that also knows *word*, as `with_fact`."""
+        known = self._facts.get(key)
+        if known is not None and known >= word:
             return self
-        return FactSet(self._facts | {(link, reporter): fact})
+        return FactSet(self._facts | {key: word})
 
     def without(self, keys: Iterable[FactKey]) -> "FactSet":
         """Return the set that has forgotten *keys*; for reporters that no longer matter."""
@@ -114,6 +118,13 @@ class CompiledProgram:
     def __init__(self, program: Program) -> None:
         self.program = program
 
+    def restamped(self, program: Program) -> "CompiledProgram":
+        """Return this for *program*, whose content is the same (equal digest) under another epoch or generation."""
+        assert program.digest == self.program.digest
+        other = copy.copy(self)
+        other.program = program
+        return other
+
     @cached_property
     def routes(self) -> dict[DestinationId, Route]:
         """The routes, sorted by destination."""
@@ -151,6 +162,26 @@ class CompiledProgram:
             for witness in entry.witnesses:
                 found.setdefault((witness.link, witness.reporter), []).append(index)
         return {key: tuple(indexes) for key, indexes in found.items()}
+
+    @cached_property
+    def witnessed_links(self) -> frozenset[LinkId]:
+        """The links that some entry has a witness for."""
+        return frozenset(link for link, _ in self.entries_of)
+
+    @cached_property
+    def reporters(self) -> frozenset[NodeId]:
+        """Whose facts this node is armed for."""
+        return frozenset(reporter for _, reporter in self.entries_of)
+
+    @cached_property
+    def transit_far_ends(self) -> frozenset[NodeId]:
+        """The far ends that forward for this node: whatever is not just an endpoint at its own port."""
+        groups = {route.group for route in self.program.routes if not is_endpoint(route.destination)}
+        ports = {member.port for group in groups for member in self.members_of_group[group]}
+        for entry in self.program.armed:
+            for change in entry.changes:
+                ports.update(member.port for member in change.add)
+        return frozenset(binding.far_end for binding in self.program.ports if binding.port in ports)
 
     @cached_property
     def listed(self) -> dict[FactKey, int]:
