@@ -247,7 +247,14 @@ def program_digest(content: dict[str, Any]) -> str:
     Args:
         content: The program's fields ``node``, ``computed_from``, ``ports``, ``groups``, ``routes``, ``armed`` as plain JSON values.
     """
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return canonical_digest(json.dumps(content, **CANONICAL))
+
+
+CANONICAL: Final[dict[str, Any]] = {"sort_keys": True, "separators": (",", ":")}
+
+
+def canonical_digest(canonical: str) -> str:
+    """Return the digest of a program's content that is canonical JSON already."""
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 

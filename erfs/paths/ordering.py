@@ -1,0 +1,240 @@
+"""In which order new programs may be installed so that no mixture of old and new loops or loses a packet.
+
+Rule 1: a node gains a next hop only after everything that next hop leads to has its new routes: the destination first.
+Rule 2: programs are read as they are; nothing here knows how they were computed.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from erfs.fabric import Fabric
+from erfs.ids import DestinationId, NodeId, class_of, is_endpoint, lookup_order
+from erfs.messages import Group, Member, Program, Route, sealed
+
+_Members = tuple[Member, ...]
+
+
+def plan_rounds(
+    old: Mapping[NodeId, Program], new: Mapping[NodeId, Program], fabric: Fabric
+) -> list[dict[NodeId, Program]]:
+    """
+    Return the rounds in which to install *new* over *old*; a round may start when all of the previous one is installed.
+
+    Per destination, a node that gains no next hop may change at once: forwarding stays within the old acyclic graph. A node that gains some
+    has to wait for its new next hops and all they lead to. So a packet is either still within the old graph or has entered a
+    part of the new one that is complete and never leaves it: no mixture of two adjacent rounds loops. A node that loses its last next hop
+    does so after everybody who gains another, so that what still works is not cut while its upstream nodes move away.
+
+    Until its round comes, a node has the next hops that both programs name, or its old ones if there are none such. Armed changes are
+    the new ones from its first round on.
+
+    Args:
+        old: What runs now. A node without an entry forwards nothing. If it is empty nothing forwards anywhere yet, so one round will do.
+        new: What shall run. A node without an entry keeps its old program.
+        fabric: Tells switches, which forward, from endpoints, where a packet has arrived.
+
+    Returns:
+        Only nodes whose program changes are in a round; the last program a node gets is that of *new*. Empty if nothing changes.
+
+    Cost: O(changed nodes x routes + changed destinations x links). Source: ordered updates as in RFC 6976, section 4, turned
+    destination first.
+    """
+    changed = [node for node in sorted(new) if node not in old or old[node].digest != new[node].digest]
+    if not changed:
+        return []
+    if not old:
+        return [{node: new[node] for node in changed}]
+    ranks = _Ranks(_Tables(old), _Tables({**old, **new}), changed, fabric)
+    rounds: list[dict[NodeId, Program]] = []
+    given = {node: old[node].digest for node in changed if node in old}
+    for number in range(ranks.highest() + 1):
+        programs: dict[NodeId, Program] = {}
+        for node in changed:
+            if number and not ranks.moves(node, number):
+                continue
+            program = new[node] if ranks.is_done(node, number) else ranks.intermediate(new[node], number)
+            if given.get(node) != program.digest:
+                given[node] = program.digest
+                programs[node] = program
+        if programs:
+            rounds.append(programs)
+    return rounds
+
+
+class _Tables:
+    """The routes of a set of programs, looked up as a node does."""
+
+    def __init__(self, programs: Mapping[NodeId, Program]) -> None:
+        self.programs = programs
+        self._routes: dict[NodeId, dict[DestinationId, _Members]] = {}
+        self._far_ends: dict[NodeId, dict[str, NodeId]] = {}
+
+    def routes(self, node: NodeId) -> dict[DestinationId, _Members]:
+        """Return the members of each route of *node*; none if it has no program."""
+        found = self._routes.get(node)
+        if found is None:
+            program = self.programs.get(node)
+            found = self._routes[node] = {}
+            if program is not None:
+                members = {group.id: group.members for group in program.groups}
+                found.update((route.destination, members[route.group]) for route in program.routes)
+        return found
+
+    def members(self, node: NodeId, destination: DestinationId) -> _Members:
+        """Return where *node* sends what goes to *destination*."""
+        routes = self.routes(node)
+        for name in lookup_order(destination):
+            if name in routes:
+                return routes[name]
+        return ()
+
+    def far_ends(self, node: NodeId, destination: DestinationId) -> set[NodeId]:
+        """Return the neighbours *node* sends to."""
+        far_ends = self._far_ends.get(node)
+        if far_ends is None:
+            program = self.programs.get(node)
+            ports = () if program is None else program.ports
+            far_ends = self._far_ends[node] = {port.port: port.far_end for port in ports}
+        return {far_ends[member.port] for member in self.members(node, destination)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """How one node's forwarding towards one destination changes: *waiting* before round *rank*, the new members from then on."""
+
+    rank: int
+    waiting: _Members
+
+
+class _Ranks:
+    """Which node may change which destination in which round."""
+
+    def __init__(self, old: _Tables, new: _Tables, changed: Iterable[NodeId], fabric: Fabric) -> None:
+        self._old = old
+        self._new = new
+        self._changed = tuple(changed)
+        self._fabric = fabric
+        self._moves: dict[NodeId, dict[DestinationId, _Move]] = {node: {} for node in self._changed}
+        for destination in self._destinations():
+            self._rank(destination)
+
+    def highest(self) -> int:
+        """Return the number of the last round."""
+        return max((move.rank for moves in self._moves.values() for move in moves.values()), default=0)
+
+    def moves(self, node: NodeId, number: int) -> bool:
+        """Return whether *node* changes in round *number*."""
+        return any(move.rank == number for move in self._moves[node].values())
+
+    def is_done(self, node: NodeId, number: int) -> bool:
+        """Return whether *node* has all its new routes in round *number*."""
+        return all(move.rank <= number for move in self._moves[node].values())
+
+    def intermediate(self, program: Program, number: int) -> Program:
+        """Return *program* with the routes that still wait in round *number* as they are until then."""
+        node = program.node
+        final = {route.destination: route for route in program.routes}
+        routes = dict(self._new.routes(node))
+        # Classes before their endpoints: an endpoint needs a route of its own while its class has another one.
+        for destination in sorted(self._moves[node], key=lambda name: (is_endpoint(name), name)):
+            move = self._moves[node][destination]
+            members = self._new.members(node, destination) if move.rank <= number else move.waiting
+            inherited: _Members = ()
+            for name in lookup_order(destination)[1:]:
+                if name in routes:
+                    inherited = routes[name]
+                    break
+            if destination in final or set(members) != set(inherited):
+                routes[destination] = members
+            else:
+                routes.pop(destination, None)
+            if not is_endpoint(destination) and not members and destination not in self._old.routes(node):
+                routes.pop(destination, None)
+        return self._with_routes(program, routes, final)
+
+    def _with_routes(
+        self, program: Program, members: Mapping[DestinationId, _Members], final: Mapping[DestinationId, Route]
+    ) -> Program:
+        before = self._old.programs.get(program.node)
+        known = {route.destination: route for route in before.routes} if before is not None else {}
+        known.update(final)
+        numbers: dict[_Members, int] = {}
+        routes = tuple(
+            Route(
+                destination=destination,
+                group=numbers.setdefault(members[destination], len(numbers)),
+                has_detour=known[destination].has_detour if destination in known else True,
+            )
+            for destination in sorted(members)
+        )
+        groups = tuple(Group(id=number, members=group) for group, number in numbers.items())
+        return sealed(program.model_copy(update={"routes": routes, "groups": groups}))
+
+    def _destinations(self) -> list[DestinationId]:
+        """Return every destination whose forwarding changes somewhere, endpoints that do not follow their class included."""
+        found: set[DestinationId] = set()
+        for node in self._changed:
+            before, after = self._old.routes(node), self._new.routes(node)
+            found.update(
+                destination
+                for destination in before.keys() | after.keys()
+                if before.get(destination) != after.get(destination)
+            )
+        several = {
+            name
+            for name in found
+            if not is_endpoint(name)
+            and any(len(self._fabric.attachments[member]) > 1 for member in self._fabric.class_members.get(name, ()))
+        }
+        if several:
+            for tables in (self._old, self._new):
+                for node in sorted(tables.programs):
+                    found.update(
+                        name for name in tables.routes(node) if is_endpoint(name) and class_of(name) in several
+                    )
+        return sorted(found)
+
+    def _rank(self, destination: DestinationId) -> None:
+        closed: dict[NodeId, int] = {}
+        ranks: dict[NodeId, int] = {}
+        emptied: list[NodeId] = []
+        changed = self._moves.keys()
+
+        def own_rank(node: NodeId) -> int:
+            before = {member.port for member in self._old.members(node, destination)}
+            after = {member.port for member in self._new.members(node, destination)}
+            if after <= before:
+                if before and not after:
+                    emptied.append(node)
+                return 0
+            return 1 + max(closed_rank(far) for far in self._new.far_ends(node, destination))
+
+        def closed_rank(node: NodeId) -> int:
+            """Return the round after which *node* and all it leads to have their new routes."""
+            found = closed.get(node)
+            if found is not None:
+                return found
+            closed[node] = 0  # an endpoint has arrived; and should the new routes loop, the recursion must not
+            if self._fabric.nodes[node].is_switch:
+                closed[node] = max([rank(node), *(closed_rank(far) for far in self._new.far_ends(node, destination))])
+            return closed[node]
+
+        def rank(node: NodeId) -> int:
+            if node not in changed:
+                return 0
+            found = ranks.get(node)
+            if found is None:
+                found = ranks[node] = own_rank(node)
+            return found
+
+        for node in self._changed:
+            rank(node)
+        last = max(ranks.values(), default=0)
+        for node in self._changed:
+            before, after = self._old.members(node, destination), self._new.members(node, destination)
+            if before == after:
+                continue
+            kept = {member.port for member in before}
+            waiting = tuple(member for member in after if member.port in kept) or before
+            is_emptied = last and node in emptied
+            self._moves[node][destination] = _Move(last + 1 if is_emptied else ranks[node], waiting)

@@ -1,0 +1,190 @@
+"""What is left of a topology when some links are unusable: the graph to route on, and the destinations to route to.
+
+Rule 1: a destination class never changes with state; an endpoint that lost some attachments gets a *stray* destination of its own.
+Rule 2: endpoints are never transit: they appear as *sources*, one for each set of attachments, with link-ends towards them only.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from erfs.ids import DestinationId, LinkId, NodeId
+from erfs.paths.next_hops import Mesh, NextHops, next_hops
+from erfs.paths.topology import Access, Bits, Indices, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """
+    One column of the engine's matrices: what a route may lead to.
+
+    A class has no *strays*; a stray target is the part of class *class_column* whose usable attachments are just *attachments*:
+    one of *destinations* for each of *strays*.
+    """
+
+    destinations: tuple[DestinationId, ...]
+    attachments: tuple[int, ...]
+    class_column: int
+    strays: tuple[NodeId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Endpoints attached to several switches as built, which can now use just *attachments*."""
+
+    attachments: tuple[int, ...]
+    endpoints: tuple[NodeId, ...]
+
+
+class Situation:
+    """
+    A topology without its unusable links, and the next hops in it.
+
+    Nodes of the mesh are the switches, then the sources. Link-ends are those of usable trunks, then those of the sources.
+
+    Args:
+        topology: As built.
+        unusable: Links to do without; trunks and access links.
+    """
+
+    def __init__(self, topology: Topology, unusable: frozenset[LinkId]) -> None:
+        self.topology = topology
+        self.unusable = unusable
+        self.access: dict[NodeId, tuple[Access, ...]] = (
+            {
+                endpoint: tuple(access for access in links if access.link not in unusable)
+                for endpoint, links in topology.access.items()
+            }
+            if unusable
+            else topology.access
+        )
+        attachments = {endpoint: _switches(self.access[endpoint]) for endpoint in topology.multi_homed}
+        self.targets = _targets(topology, attachments)
+        self.sources = _sources(attachments)
+        self.source_of = {endpoint: index for index, source in enumerate(self.sources) for endpoint in source.endpoints}
+
+    @cached_property
+    def _column_of_stray(self) -> dict[NodeId, int]:
+        return {endpoint: column for column, target in enumerate(self.targets) for endpoint in target.strays}
+
+    @cached_property
+    def _column_of_class(self) -> dict[DestinationId, int]:
+        return {name: column for column, name in enumerate(self.topology.class_attachments)}
+
+    def column_of(self, endpoint: NodeId) -> int:
+        """Return the target that leads to *endpoint*: a stray target if it has lost attachments, else its class."""
+        stray = self._column_of_stray.get(endpoint)
+        return self._column_of_class[self.topology.class_of(endpoint)] if stray is None else stray
+
+    @cached_property
+    def trunk_ends(self) -> Indices:
+        """The topology's link-ends whose trunk is usable; the first link-ends of the mesh, in this order."""
+        is_usable = np.array([trunk.id not in self.unusable for trunk in self.topology.trunks], dtype=np.bool_)
+        return np.flatnonzero(is_usable[self.topology.end_trunk])
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        """The graph to route on."""
+        topology, kept = self.topology, self.trunk_ends
+        switch_count = len(topology.switches)
+        ends = [
+            (switch_count + index, switch) for index, source in enumerate(self.sources) for switch in source.attachments
+        ]
+        added = np.array(ends, dtype=np.int64).reshape(-1, 2)
+        return Mesh(
+            node_count=switch_count + len(self.sources),
+            transit_count=switch_count,
+            source=np.concatenate([topology.end_source[kept], added[:, 0]]),
+            target=np.concatenate([topology.end_target[kept], added[:, 1]]),
+            is_up=np.concatenate([topology.end_is_up[kept], np.ones(len(ends), dtype=np.bool_)]),
+        )
+
+    @cached_property
+    def is_attached(self) -> Bits:
+        """Mesh nodes x targets: whether the node delivers."""
+        attached = np.zeros((self.mesh.node_count, len(self.targets)), dtype=np.bool_)
+        for column, target in enumerate(self.targets):
+            attached[list(target.attachments), column] = True
+        return attached
+
+    @cached_property
+    def hops(self) -> NextHops:
+        """Where each mesh node sends what goes to each target."""
+        return next_hops(self.mesh, self.is_attached, is_valley_free=self.topology.is_valley_free)
+
+    @cached_property
+    def has_detour(self) -> Bits:
+        """
+        Mesh nodes x targets: whether somebody upstream could avoid the node.
+
+        True if a node that sends by it has another next hop, or is itself avoidable.
+        """
+        mesh, is_member = self.mesh, self.hops.is_member
+        choices = _count_far_nodes(mesh, is_member)
+        detour = np.zeros(choices.shape, dtype=np.bool_)
+        incoming = mesh.by_target
+        nodes = np.flatnonzero(np.diff(mesh.target_start))
+        if not len(nodes):
+            return detour
+        used = is_member[incoming]
+        upstream = mesh.source[incoming]
+        has_choice = choices > 1
+        while True:
+            found = np.logical_or.reduceat(used & (has_choice | detour)[upstream], mesh.target_start[nodes], axis=0)
+            if (found == detour[nodes]).all():
+                return detour
+            detour[nodes] = found
+
+    def usable_access(self, endpoint: NodeId, switch: int) -> tuple[Access, ...]:
+        """Return the usable access links of *endpoint* to *switch*."""
+        return tuple(access for access in self.access[endpoint] if access.switch == switch)
+
+
+def _count_far_nodes(mesh: Mesh, is_member: Bits) -> "Indices":
+    """Return, nodes x targets, to how many different neighbours each node sends; parallel links count once."""
+    counts = np.zeros((mesh.node_count, is_member.shape[1]), dtype=np.int64)
+    if not len(mesh.source):
+        return counts
+    pairs = pair_starts(mesh)
+    by_pair = np.logical_or.reduceat(is_member, pairs, axis=0)
+    sources, starts = np.unique(mesh.source[pairs], return_index=True)
+    counts[sources] = np.add.reduceat(by_pair, starts, axis=0, dtype=np.int64)
+    return counts
+
+
+def pair_starts(mesh: Mesh) -> Indices:
+    """Return the first link-end of each run of parallel ones (same source, same target)."""
+    if not len(mesh.source):
+        return np.zeros(0, dtype=np.int64)
+    is_new = (np.diff(mesh.source, prepend=-1) != 0) | (np.diff(mesh.target, prepend=-1) != 0)
+    return np.flatnonzero(is_new)
+
+
+def _switches(links: Iterable[Access]) -> tuple[int, ...]:
+    return tuple(sorted({access.switch for access in links}))
+
+
+def _targets(topology: Topology, attachments: dict[NodeId, tuple[int, ...]]) -> tuple[Target, ...]:
+    columns = {name: column for column, name in enumerate(topology.class_attachments)}
+    targets = [Target((name,), switches, columns[name]) for name, switches in topology.class_attachments.items()]
+    strays: dict[tuple[int, tuple[int, ...]], list[NodeId]] = {}
+    for endpoint, left in attachments.items():
+        name = topology.class_of(endpoint)
+        if left and left != topology.class_attachments[name]:
+            strays.setdefault((columns[name], left), []).append(endpoint)
+    destination_of = topology.fabric.destination_of
+    targets += [
+        Target(tuple(destination_of[endpoint] for endpoint in endpoints), left, column, tuple(endpoints))
+        for (column, left), endpoints in sorted(strays.items())
+    ]
+    return tuple(targets)
+
+
+def _sources(attachments: dict[NodeId, tuple[int, ...]]) -> tuple[Source, ...]:
+    found: dict[tuple[int, ...], list[NodeId]] = {}
+    for endpoint, left in attachments.items():
+        if left:
+            found.setdefault(left, []).append(endpoint)
+    return tuple(Source(left, tuple(found[left])) for left in sorted(found))
