@@ -223,6 +223,7 @@ class AgentCore:
         self._seq = 0
         self._subscription: Subscribe | None = None
         self._health_due_ns: int | None = None
+        self._is_state_new = False
 
     # --- what the shell asks ---------------------------------------------------------------------------------------------
     def start(self, now_ns: int) -> list[AgentCommand]:
@@ -245,27 +246,12 @@ class AgentCore:
         if self._program is not None:
             program = self._program.program
             commands += self._adopt(program)
-        return [*commands, self._persist()]
+        self._is_state_new = True
+        return commands + self._settle(now_ns) + self._persist()
 
     def handle(self, event: AgentEvent, now_ns: int) -> list[AgentCommand]:
         """Return what to do about *event*, in the order in which to do it."""
-        match event:
-            case Delivered():
-                return self._on_delivered(event.address, event.message)
-            case PortChanged():
-                return self._on_port_changed(event, now_ns)
-            case RoutesWritten():
-                return self._on_routes_written(event, now_ns)
-            case TimerFired():
-                return self._on_timer(now_ns)
-            case BusConnected():
-                self._is_connected = True
-                return self._introduce(now_ns)
-            case BusLost():
-                self._is_connected = False
-                return []
-            case _:
-                assert_never(event)
+        return self._react(event, now_ns) + self._settle(now_ns) + self._persist()
 
     def next_wakeup_ns(self) -> int | None:
         """Return when `TimerFired` is wanted next, None if never."""
@@ -282,7 +268,8 @@ class AgentCore:
 
     def stop(self) -> list[AgentCommand]:
         """Return the last commands of an agent that ends on purpose; forwarding stays as it is."""
-        return [*self._say_presence("gone"), self._persist()]
+        self._is_state_new = True
+        return self._say_presence("gone") + self._persist()
 
     def reload(self, settings: AgentTimers) -> None:
         """Use other times from the next event on; waits that have begun end as they were begun."""
@@ -303,6 +290,25 @@ class AgentCore:
         """The program whose routes the data plane confirmed."""
         return self._installed
 
+    def _react(self, event: AgentEvent, now_ns: int) -> list[AgentCommand]:
+        match event:
+            case Delivered():
+                return self._on_delivered(event.address, event.message)
+            case PortChanged():
+                return self._on_port_changed(event, now_ns)
+            case RoutesWritten():
+                return self._on_routes_written(event, now_ns)
+            case TimerFired():
+                return self._on_timer(now_ns)
+            case BusConnected():
+                self._is_connected = True
+                return self._introduce(now_ns)
+            case BusLost():
+                self._is_connected = False
+                return []
+            case _:
+                assert_never(event)
+
     # --- ports -----------------------------------------------------------------------------------------------------------
     def _on_port_changed(self, event: PortChanged, now_ns: int) -> list[AgentCommand]:
         own = self._ports.get(event.port)
@@ -321,10 +327,7 @@ class AgentCore:
         commands += self._apply()
         if is_news:
             commands += self._publish_fact(own)
-        commands += self._say_health(now_ns)
-        if is_news:
-            commands.append(self._persist())
-        return commands
+        return commands + self._say_health(now_ns)
 
     def _say_down(self, own: _OwnPort) -> None:
         own.counter += 1
@@ -333,6 +336,7 @@ class AgentCore:
     def _remember_spoken(self, own: _OwnPort, spoken: SpokenFact) -> None:
         own.spoken = spoken
         own.counter = spoken.counter
+        self._is_state_new = True
         self._know_own(own, down=spoken.down)
 
     def _know_own(self, own: _OwnPort, *, down: bool) -> None:
@@ -357,7 +361,6 @@ class AgentCore:
             # The far end may send here as soon as it reads the up fact, so the own data plane comes first.
             for own in restored:
                 self._clearing[own.binding.port] = self._change
-            commands += self._settle(now_ns)
         if self._health_due_ns is not None and self._health_due_ns <= now_ns:
             commands += self._say_health(now_ns)
         return commands
@@ -439,7 +442,7 @@ class AgentCore:
             own.counter += 1
         self._remember_spoken(own, SpokenFact(port=name, counter=own.counter, down=is_down))
         said = self._publish_fact(own) if own.counter != fact.counter else []
-        return [*self._apply(), *said, self._persist()]
+        return [*self._apply(), *said]
 
     def _on_cannot_reach(self, message: CannotReach) -> list[AgentCommand]:
         destinations = frozenset(message.destinations)
@@ -448,7 +451,7 @@ class AgentCore:
             if is_old or (message.counter, destinations) == (self._cannot_reach_counter, self._cannot_reach):
                 return []
             self._cannot_reach_counter = message.counter
-            return [*self._say_cannot_reach(self._cannot_reach), self._persist()]
+            return self._say_cannot_reach(self._cannot_reach)
         if message.sender not in self._far_ends:
             return []
         known = self._unreachable.get(message.sender)
@@ -508,7 +511,7 @@ class AgentCore:
         self._sort_facts()
         commands = self._apply()
         self._installing = (self._change, program)
-        return [*commands, *self._subscribe(), *self._settle_installation()]
+        return commands + self._subscribe()
 
     def _sort_facts(self) -> None:
         """Take in the facts that the new program names, put aside those it no longer does; none is forgotten."""
@@ -557,7 +560,6 @@ class AgentCore:
         self._requested = wanted.routes
         if not wanted.cannot_reach <= self._cannot_reach:
             commands += self._say_cannot_reach(wanted.cannot_reach | self._cannot_reach)
-            commands.append(self._persist())
         return commands
 
     def _request(
@@ -590,7 +592,7 @@ class AgentCore:
             installed = write.installed
             assert installed is not None
             fields |= {"epoch": installed.epoch, "generation": installed.generation}
-            return [Mark("change_acknowledged", fields), *self._settle(now_ns)]
+            return [Mark("change_acknowledged", fields)]
         self._unwritten |= write.destinations
         self._retry_count += 1
         commands: list[AgentCommand] = [Mark("change_failed", fields | {"reason": event.reason})]
@@ -614,14 +616,12 @@ class AgentCore:
         for own in cleared:
             del self._clearing[own.binding.port]
             own.spoken = SpokenFact(port=own.binding.port, counter=own.counter, down=False)
+            self._is_state_new = True
             commands += self._publish_fact(own)
         if cleared:
             commands += self._say_health(now_ns)
-        is_reachable_again = self._cannot_reach != self._forwarding.cannot_reach and self._is_confirmed(self._change)
-        if is_reachable_again:
+        if self._cannot_reach != self._forwarding.cannot_reach and self._is_confirmed(self._change):
             commands += self._say_cannot_reach(self._forwarding.cannot_reach)
-        if cleared or is_reachable_again:
-            commands.append(self._persist())
         return commands
 
     def _settle_installation(self) -> list[AgentCommand]:
@@ -640,7 +640,7 @@ class AgentCore:
             commands += self._say_presence("online")
         if self._persisted_program is not program:
             self._persisted_program = program
-            commands.append(self._persist())
+            self._is_state_new = True
         return commands
 
     # --- speaking --------------------------------------------------------------------------------------------------------
@@ -675,6 +675,7 @@ class AgentCore:
     def _say_cannot_reach(self, destinations: frozenset[DestinationId]) -> list[AgentCommand]:
         self._cannot_reach = destinations
         self._cannot_reach_counter += 1
+        self._is_state_new = True
         return self._publish_cannot_reach()
 
     def _publish_cannot_reach(self) -> list[AgentCommand]:
@@ -761,17 +762,19 @@ class AgentCore:
         self._subscription = wanted
         return [wanted]
 
-    def _persist(self) -> Persist:
+    def _persist(self) -> list[AgentCommand]:
+        if not self._is_state_new:
+            return []
+        self._is_state_new = False
         spoken = (own.spoken for own in self._ports.values())
-        return Persist(
-            AgentState(
-                incarnation=self._incarnation,
-                program=self._persisted_program,
-                facts=tuple(fact for fact in spoken if fact is not None),
-                cannot_reach_counter=self._cannot_reach_counter,
-                cannot_reach=tuple(sorted(self._cannot_reach)),
-            )
+        state = AgentState(
+            incarnation=self._incarnation,
+            program=self._persisted_program,
+            facts=tuple(fact for fact in spoken if fact is not None),
+            cannot_reach_counter=self._cannot_reach_counter,
+            cannot_reach=tuple(sorted(self._cannot_reach)),
         )
+        return [Persist(state)]
 
 
 def _mark_port(event: str, own: _OwnPort) -> Mark:
