@@ -1,0 +1,88 @@
+"""Does a path exist that policy permits? Asked of the working links alone, whatever the tables say.
+
+Rule 1: independent of the path engine, like the walker.
+Rule 2: a valley (up after down) is no path where policy forbids valleys; what only a valley could serve is told apart from what
+nothing could.
+"""
+
+from collections.abc import Iterable
+
+from erfs.fabric import goes_up, is_valley_free_required
+from erfs_scenario.dataplane import DataPlane
+
+
+class Permission:
+    """Answers for one data plane; each answer is kept until a link or node changes."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+        fabric = plane.fabric
+        self.is_valley_free = is_valley_free_required(fabric)
+        # Per switch: (link, far switch, whether going there leads up).
+        self._trunks: list[list[tuple[int, int, bool]]] = [[] for _ in plane.nodes]
+        for link in fabric.trunks:
+            index = plane.link_index[link.id]
+            for near, far in ((link.a, link.b), (link.b, link.a)):
+                entry = (index, plane.node_index[far.node], goes_up(fabric, link, near.node))
+                self._trunks[plane.node_index[near.node]].append(entry)
+        self._version = -1
+        self._reaching: dict[tuple[int, ...], frozenset[int]] = {}
+        self._component: list[int] = []
+
+    def reaching(self, targets: Iterable[int]) -> frozenset[int]:
+        """
+        Return the switches with a permitted path to any of the switches *targets*, these included if they have power.
+
+        Cost: O(trunks), once for each set of targets and physical state.
+        """
+        self._take_over()
+        key = tuple(sorted(targets))
+        found = self._reaching.get(key)
+        if found is None:
+            found = self._reaching[key] = self._search(key)
+        return found
+
+    def is_connected(self, sources: Iterable[int], targets: Iterable[int]) -> bool:
+        """Return whether any of the switches *sources* has any path at all, valleys included, to any of *targets*."""
+        self._take_over()
+        if not self._component:
+            self._component = self._components()
+        powered = self._plane.is_powered
+        ends = {self._component[node] for node in targets if powered[node]}
+        return any(self._component[node] in ends for node in sources if powered[node])
+
+    def _take_over(self) -> None:
+        if self._version != self._plane.state_version:
+            self._version = self._plane.state_version
+            self._reaching = {}
+            self._component = []
+
+    def _search(self, targets: Iterable[int]) -> frozenset[int]:
+        powered = self._plane.is_powered
+        start = [node for node in targets if powered[node]]
+        if not self.is_valley_free:
+            return self._spread(start, downwards=True, upwards=True)
+        # Backwards from the targets: first the nodes from which every step leads down, then those that climb to one of them.
+        return self._spread(self._spread(start, downwards=True), upwards=True)
+
+    def _spread(self, start: Iterable[int], *, downwards: bool = False, upwards: bool = False) -> frozenset[int]:
+        """Return *start* and the nodes from which steps of the allowed directions lead to it."""
+        working = self._plane.working
+        found = set(start)
+        waiting = sorted(found)
+        while waiting:
+            node = waiting.pop()
+            for link, far, is_up in self._trunks[node]:
+                # The step is taken from far to node: it leads down where node to far leads up.
+                if working[link] and far not in found and (downwards if is_up else upwards):
+                    found.add(far)
+                    waiting.append(far)
+        return frozenset(found)
+
+    def _components(self) -> list[int]:
+        component = [-1] * len(self._plane.nodes)
+        for start in range(len(component)):
+            if component[start] < 0:
+                for node in self._spread([start], downwards=True, upwards=True):
+                    component[node] = start
+        return component

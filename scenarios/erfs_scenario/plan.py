@@ -1,0 +1,165 @@
+"""What exactly will be done: a scenario with all chance drawn, on a named fabric. The same plan runs on every backend.
+
+Rule 1: after `compile_plan` nothing is random but what the backend draws from named streams of the plan's seed (`stream`).
+Rule 2: every duration has a default whose source stands beside it.
+"""
+
+import hashlib
+import random
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from erfs.fabric import Fabric
+from erfs.faults import Fault
+from erfs.units import MS, SECOND, US
+from erfs_scenario.demands import DemandSet
+
+
+def stream(seed: int, name: str) -> random.Random:
+    """Return the generator of the named stream of *seed*: streams don't disturb each other."""
+    return random.Random(f"{seed}/{name}")  # noqa: S311 -- repeatable chance is the point
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long things take in simulation; the live backend measures its own. Jitters are the width of a uniform draw."""
+
+    carrier_ns: int = 360 * US
+    """Cable cut until the agent is told: link-down call to event at the far end, kernel and Python, 0.36 ms (anchors)."""
+    carrier_jitter_ns: int = 200 * US
+    """Our choice: about half the delay."""
+    write_ns: int = 100 * US
+    """Agent's request until the data plane acknowledged: one group replace over raw netlink, 0.10 ms (anchors)."""
+    bus_ns: int = 1000 * US
+    """One message, sender to reader: half of the 2.0 ms round of the embedded broker at QoS 1 (anchors)."""
+    bus_jitter_ns: int = 600 * US
+    """Half of what separates that round's p99 (3.1 ms) from its median."""
+    computation_ns: int = 20 * MS
+    """Routes and protection in the controller: 12 ms for 1,280 switches in the array prototype (anchors), rounded up."""
+    start_ns: int = 300 * MS
+    """A killed agent or controller until it acts again: start of a Python process with our imports, measured here."""
+    reconnect_ns: int = 100 * MS
+    """A cut-off client until the bus is back after the partition ended: the first retry of the client."""
+    will_ns: int = 15 * SECOND
+    """A client that vanished without a goodbye until the broker speaks its last will: 1.5 times a keep-alive of 10 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timers:
+    """The settings of agents and controller in this run; names as in their own settings."""
+
+    wait_to_restore_ns: int = 2 * SECOND
+    wait_to_restore_max_ns: int = 300 * SECOND
+    flap_window_ns: int = 60 * SECOND
+    health_interval_ns: int = 0
+    discovery_ns: int = 500 * MS
+    debounce_min_ns: int = 10 * MS
+    debounce_max_ns: int = 50 * MS
+    ack_wait_ns: int = 800 * MS
+    ack_attempts: int = 3
+    leader_refresh_ns: int = 1 * SECOND
+    leader_listen_ns: int = 3 * SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Expectations:
+    """What must hold. None and False mean: not asked."""
+
+    recovery_max_ns: int | None = None
+    """Upper bound on the recovery of every flow that still has a path."""
+    recovery_p95_ns: int | None = None
+    """The same for the 95th percentile over events; below 59 events the maximum is judged instead."""
+    availability_min_ppm: int | None = None
+    """Lower bound on served demand-time over the demand-time that had a path."""
+    availability_all_min_ppm: int | None = None
+    """Lower bound on served demand-time over all demand-time, path or not."""
+    job_availability_min_ppm: int | None = None
+    """Lower bound on the availability of every job."""
+    capacity_min_ppm: int | None = None
+    """Lower bound on the capacity retained by every affected flow that still has a path."""
+    is_loop_free: bool = True
+    """No packet of a demand ever meets the same node twice."""
+    is_black_hole_free: bool = True
+    """No flow that has a path loses anything but while a fault that crosses it is being recovered from."""
+    converges: bool = True
+    """When the run ends, every flow that has a path is served in full."""
+    loses_nothing_on_return: bool = True
+    """The end of a fault costs no flow anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything a backend needs, and everything the judge must know of it."""
+
+    name: str
+    fabric: Fabric
+    demands: tuple[DemandSet, ...]
+    faults: tuple[Fault, ...]
+    seed: int
+    measure_from_ns: int
+    """From here on everything counts; the steady state must hold."""
+    duration_ns: int
+    """The run ends here."""
+    timing: Timing = field(default_factory=Timing)
+    timers: Timers = field(default_factory=Timers)
+    is_protecting: bool = True
+    expectations: Expectations = field(default_factory=Expectations)
+    description: str = ""
+
+    def header(self, backend: str) -> dict[str, Any]:
+        """Return the fields of the journal's ``run_started``: all the judge needs, and nothing of this machine."""
+        kinds = [node.kind.value for node in self.fabric.nodes.values()]
+        return {
+            "name": self.name,
+            "description": self.description,
+            "backend": backend,
+            "seed": self.seed,
+            "measure_from_ns": self.measure_from_ns,
+            "duration_ns": self.duration_ns,
+            "is_protecting": self.is_protecting,
+            "fabric": {
+                "name": self.fabric.name,
+                "digest": fabric_digest(self.fabric),
+                "nodes": len(self.fabric.nodes),
+                "switches": kinds.count("switch"),
+                "endpoints": len(self.fabric.endpoints),
+                "links": len(self.fabric.links),
+                "trunks": len(self.fabric.trunks),
+                "classes": len(self.fabric.class_members),
+            },
+            "demands": [
+                {"name": demands.name, "is_job": demands.is_job, "count": demands.count} for demands in self.demands
+            ],
+            "faults": [self.fault_json(fault) for fault in self.faults],
+            "timing": as_json(self.timing),
+            "timers": as_json(self.timers),
+            "expectations": as_json(self.expectations),
+        }
+
+    def fault_json(self, fault: Fault) -> dict[str, Any]:
+        """Return *fault* as plain JSON values, with names for people beside the identities."""
+        return fault.to_json() | {"target": self.describe_target(fault)}
+
+    def describe_target(self, fault: Fault) -> str:
+        """Return what *fault* hits, in names for people: both ends of a link, with their ports."""
+        found = []
+        for link_id in fault.links:
+            link = self.fabric.links[link_id]
+            found.append(" - ".join(f"{self.fabric.nodes[end.node].label}:{end.port}" for end in link.ends))
+        found += [self.fabric.nodes[node].label for node in fault.nodes]
+        return ", ".join(found) or "controller"
+
+
+def as_json(values: Timing | Timers | Expectations) -> dict[str, Any]:
+    """Return the fields of a flat dataclass as a dictionary."""
+    return {item.name: getattr(values, item.name) for item in fields(values)}
+
+
+def fabric_digest(fabric: Fabric) -> str:
+    """Return 16 hex digits of SHA-256 over nodes and links: which fabric this was, whatever its file was called."""
+    digest = hashlib.sha256()
+    for node in fabric.nodes.values():
+        digest.update(f"{node.id}\t{node.kind.value}\t{node.tier}\n".encode())
+    for link in fabric.links.values():
+        digest.update(f"{link.id}\t{link.capacity_bps}\t{link.medium.value}\n".encode())
+    return digest.hexdigest()[:16]
