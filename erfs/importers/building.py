@@ -4,9 +4,9 @@ Rule 1: nothing is raised while collecting, so that a damaged file gives all its
 Rule 2: only what nothing contradicts ends up in the fabric; which problems are fatal is the caller's choice.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from erfs.errors import Problem
 from erfs.fabric import Fabric, Link, LinkEnd, Medium, Node, NodeKind
@@ -17,6 +17,9 @@ from erfs.units import GBPS
 # to path weights is the ratio. Such links are labelled {"capacity": "assumed"}.
 ASSUMED_CAPACITY_BPS: Final = 100 * GBPS
 ASSUMED: Final = {"capacity": "assumed"}
+
+# A line number, or how to find it: in JSON that costs a second parse, paid only when there is a problem to report.
+Line: TypeAlias = int | Callable[[], int]
 
 # Longer than any name a device gives (an InfiniBand NodeDescription has 64 bytes, a DNS name 255).
 NAME_LENGTH_MAX: Final = 512
@@ -48,21 +51,21 @@ class Draft:
     links: dict[LinkId, Link] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     unparsed: list[Problem] = field(default_factory=list)
-    _line_of_node: dict[NodeId, int] = field(default_factory=dict)
-    _line_of_end: dict[LinkEnd, int] = field(default_factory=dict)
+    _line_of_node: dict[NodeId, Line] = field(default_factory=dict)
+    _line_of_end: dict[LinkEnd, Line] = field(default_factory=dict)
     _next_port: dict[NodeId, int] = field(default_factory=dict)
 
-    def problem(self, line: int, message: str, *, suggestion: str = "", column: int = 0) -> None:
+    def problem(self, line: Line, message: str, *, suggestion: str = "", column: int = 0) -> None:
         """Note something wrong at *line* (0: the file as a whole)."""
-        self.problems.append(Problem(line, message, column, suggestion))
+        self.problems.append(Problem(_number(line), message, column, suggestion))
 
-    def leave_out(self, line: int, message: str) -> None:
+    def leave_out(self, line: Line, message: str) -> None:
         """Note something that is sound but no part of a fabric."""
-        self.unparsed.append(Problem(line, message))
+        self.unparsed.append(Problem(_number(line), message))
 
     def add_node(
         self,
-        line: int,
+        line: Line,
         name: object,
         kind: NodeKind,
         *,
@@ -87,7 +90,7 @@ class Draft:
 
     def add_link(
         self,
-        line: int,
+        line: Line,
         one: tuple[object, object],
         other: tuple[object, object],
         *,
@@ -158,12 +161,19 @@ def fault_of_name(name: object) -> str:
 
 def shown(value: object) -> str:
     """Return *value* for a message: quoted, printable, short."""
+    if isinstance(value, str):
+        return ascii(value if len(value) <= 60 else f"{value[:57]}...")
     text = ascii(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _at(line: int) -> str:
-    return f"in line {line}" if line else "earlier"
+def _number(line: Line) -> int:
+    return line() if callable(line) else line
+
+
+def _at(line: Line) -> str:
+    number = _number(line)
+    return f"in line {number}" if number else "earlier"
 
 
 def _in_order(problems: list[Problem]) -> list[Problem]:
