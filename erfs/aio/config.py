@@ -84,8 +84,7 @@ def load(model: type[Settings], path: Path) -> Settings:
         problems.append(Problem(0, f"environment: {error}"))
     except ValidationError as error:
         lines = _lines_of_keys(text)
-        for details in error.errors(include_url=False):
-            problems.append(_of_value(model, details, lines, prefix))
+        problems += [_of_value(model, details, lines, prefix) for details in error.errors(include_url=False)]
     if problems:
         raise ConfigError(str(path), sorted(problems, key=lambda problem: (problem.line, problem.message)))
     return settings

@@ -1,0 +1,225 @@
+"""The shell around one agent's core: feeds it events, carries out its commands, keeps its one timer.
+
+Rule 1: no decisions here.
+Rule 2: nothing is awaited between the core's answer and the last of its commands; an event that arises meanwhile waits
+its turn.
+Rule 3: saving state takes a thread and the newest state only; forwarding never waits for a disk.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, assert_never
+
+import structlog
+
+from erfs.aio import edge
+from erfs.ports import Bus, BusConnected, BusLost, Incoming, Mark, Publish, Subscribe, TimerFired
+from erfs.topics import Topics
+from erfs_agent.aio.store import Store
+from erfs_agent.core import AgentCommand, AgentCore, AgentEvent, Persist, PortChanged, WriteRoutes
+from erfs_agent.drivers.base import Driver
+from erfs_agent.state import AgentState
+
+OnMark = Callable[[Mark], None]
+
+_log = structlog.get_logger(__name__)
+_ALARMS: Final = frozenset({"change_failed", "change_given_up", "fact_refused"})
+
+
+def log_mark(mark: Mark) -> None:
+    """Tell the log what happened; what an operator should look at is a warning."""
+    is_alarm = mark.event in _ALARMS or bool(mark.fields.get("alarm"))
+    (_log.warning if is_alarm else _log.info)(mark.event, **mark.fields)
+
+
+class AgentRuntime:
+    """
+    One agent in an event loop; many may share a loop.
+
+    Args:
+        core: Not yet started.
+        driver: Its data plane.
+        bus: Its end of the bus; whoever made it runs it, with ``core.last_will()`` as its last will.
+        store: Where its state goes; None keeps nothing.
+        topics: The fabric's topics.
+        on_mark: Told of each mark, at once.
+        clock_ns: Monotonic.
+    """
+
+    def __init__(
+        self,
+        core: AgentCore,
+        driver: Driver,
+        bus: Bus,
+        store: Store | None = None,
+        *,
+        topics: Topics | None = None,
+        on_mark: OnMark = log_mark,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.core = core
+        self.tally = edge.Tally()
+        self._driver = driver
+        self._bus = bus
+        self._store = store
+        self._topics = topics or Topics()
+        self._on_mark = on_mark
+        self._clock_ns = clock_ns
+        self._events: deque[AgentEvent] = deque()
+        self._is_draining = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_ns: int | None = None
+        self._unsaved: AgentState | None = None
+        self._has_unsaved = asyncio.Event()
+        self._ended: asyncio.Future[None] | None = None
+
+    async def run(self) -> None:
+        """
+        Start the core and serve it until `stop` or `abandon`.
+
+        Raises:
+            Bug: an invariant of the core broke.
+        """
+        self._ended = asyncio.get_running_loop().create_future()
+        self._bus.on_message = self._on_message
+        self._bus.on_state = self._on_state
+        self._driver.on_port = self._on_port
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                saver = tasks.create_task(self._save_newest(), name=f"save-state-{self.core.node}")
+                self._dispatch(self.core.start(self._clock_ns()))
+                self._drain()
+                await self._ended
+                saver.cancel()
+        finally:
+            self._disarm()
+            self._fall_silent()
+        if self._unsaved is not None:
+            await asyncio.to_thread(self._save, self._unsaved)
+
+    def stop(self) -> None:
+        """End on purpose: say goodbye on the bus, which must still be run until it has sent that."""
+        if self._is_running:
+            self._dispatch(self.core.stop())
+            self._end()
+
+    def abandon(self) -> None:
+        """End as if killed: nothing more is said, written or saved. The bus is to be cut off without a goodbye too."""
+        self._unsaved = None
+        if self._is_running:
+            self._end()
+
+    @property
+    def _is_running(self) -> bool:
+        return self._ended is not None and not self._ended.done()
+
+    def _end(self, error: BaseException | None = None) -> None:
+        assert self._ended is not None
+        self._disarm()
+        self._fall_silent()
+        if error is None:
+            self._ended.set_result(None)
+        else:
+            self._ended.set_exception(error)
+
+    def _fall_silent(self) -> None:
+        self._events.clear()
+        self._bus.on_message = _ignore
+        self._bus.on_state = _ignore
+        self._driver.on_port = _ignore_port
+
+    # --- events ----------------------------------------------------------------------------------------------------------
+    def _on_message(self, incoming: Incoming) -> None:
+        delivered = edge.receive(self._topics, incoming, self.tally)
+        if delivered is not None:
+            self._take(delivered)
+
+    def _on_state(self, is_connected: bool) -> None:
+        self._take(BusConnected() if is_connected else BusLost())
+
+    def _on_port(self, port: str, oper_up: bool) -> None:
+        self._take(PortChanged(port, oper_up))
+
+    def _on_timer(self) -> None:
+        self._timer = self._armed_ns = None
+        self._take(TimerFired())
+
+    def _take(self, event: AgentEvent) -> None:
+        if self._is_running:
+            self._events.append(event)
+            self._drain()
+
+    def _drain(self) -> None:
+        if self._is_draining:
+            return
+        self._is_draining = True
+        try:
+            while self._events:
+                self._dispatch(self.core.handle(self._events.popleft(), self._clock_ns()))
+            self._arm()
+        except Exception as error:  # noqa: BLE001 -- raised where the agent is awaited; here it would end in a callback
+            self._end(error)
+        finally:
+            self._is_draining = False
+
+    # --- commands --------------------------------------------------------------------------------------------------------
+    def _dispatch(self, commands: list[AgentCommand]) -> None:
+        for command in commands:
+            match command:
+                case WriteRoutes():
+                    self._events.append(self._driver.write(command))
+                case Publish():
+                    edge.publish(self._bus, self._topics, command)
+                case Subscribe():
+                    self._bus.subscribe(edge.filters(self._topics, command))
+                case Mark():
+                    self._on_mark(command)
+                case Persist():
+                    self._unsaved = command.state
+                    self._has_unsaved.set()
+                case _:
+                    assert_never(command)
+
+    def _arm(self) -> None:
+        wakeup_ns = self.core.next_wakeup_ns()
+        if wakeup_ns == self._armed_ns:
+            return
+        self._disarm()
+        if wakeup_ns is not None and self._is_running:
+            loop = asyncio.get_running_loop()
+            delay_ns = max(0, wakeup_ns - self._clock_ns())
+            self._armed_ns = wakeup_ns
+            self._timer = loop.call_at(loop.time() + delay_ns / 1e9, self._on_timer)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._armed_ns = None
+
+    # --- state -----------------------------------------------------------------------------------------------------------
+    async def _save_newest(self) -> None:
+        while True:
+            await self._has_unsaved.wait()
+            self._has_unsaved.clear()
+            state, self._unsaved = self._unsaved, None
+            if state is not None:
+                await asyncio.to_thread(self._save, state)
+
+    def _save(self, state: AgentState) -> None:
+        if self._store is None:
+            return
+        try:
+            self._store.save(state)
+        except OSError as error:
+            # The agent forwards all the same; only its next start has to be told its program again.
+            _log.warning("state_not_saved", reason=str(error))
+
+
+def _ignore(_: object) -> None:
+    """Stand for a runtime that has ended."""
+
+
+def _ignore_port(port: str, oper_up: bool) -> None:
+    """Stand for a runtime that has ended."""
