@@ -44,9 +44,9 @@ class Outbox(Generic[Payload]):
     def __len__(self) -> int:
         return sum(len(lane) for lane in self._lanes.values())
 
-    def has(self, priority: Priority) -> bool:
-        """Return whether a message waits in the lane of *priority*."""
-        return bool(self._lanes[priority])
+    def count(self, priority: Priority) -> int:
+        """Return how many messages wait in the lane of *priority*."""
+        return len(self._lanes[priority])
 
     def put(self, item: Item[Payload]) -> Item[Payload] | None:
         """Queue *item*; return what was dropped for it (perhaps itself), or None."""
@@ -91,7 +91,7 @@ class Outbox(Generic[Payload]):
             self._remove(self._oldest())
 
     def _give_way(self, item: Item[Payload]) -> Item[Payload]:
-        if item.priority is Priority.ROUTINE and not self.has(Priority.ROUTINE):
+        if item.priority is Priority.ROUTINE and not self._lanes[Priority.ROUTINE]:
             return item
         oldest = self._oldest()
         self._remove(oldest)
