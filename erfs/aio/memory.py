@@ -80,6 +80,11 @@ class MemoryClient(Generic[Payload]):
         self._broker_session = 0
         self._subscribed: frozenset[str] = frozenset()
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether nothing passes between this client and the broker."""
+        return self._is_cut
+
     def subscribe(self, filters: frozenset[str]) -> None:
         """Want exactly these topic filters from now on."""
         if filters == self._wanted:
