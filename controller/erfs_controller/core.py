@@ -1,0 +1,235 @@
+"""The controller: evidence in, programs out. Wires the parts; each decision is one of theirs.
+
+Rule 1: `handle` is a pure step: no I/O, no clock, no chance; equal events give equal commands on every machine.
+Rule 2: programs are pushed only while leading, and only what the guard lets pass.
+Rule 3: nothing here decides: whom to believe is detection's, when to compute is routes', in which order to push is programming's.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from erfs.fabric import Fabric
+from erfs.messages import (
+    Ack,
+    CannotReach,
+    Confirm,
+    DownFact,
+    Health,
+    Installed,
+    Leader,
+    Presence,
+    Program,
+)
+from erfs.ports import BusConnected, BusLost, Delivered, Mark, Publish, Subscribe, TimerFired
+from erfs.topics import Channel
+from erfs_controller.detection import Detection
+from erfs_controller.election import Election, Phase
+from erfs_controller.guard import Guard
+from erfs_controller.programming import Programming
+from erfs_controller.roster import Roster
+from erfs_controller.routes import Routes
+from erfs_controller.sequence import Sequence
+from erfs_controller.timers import ControllerTimers
+
+__all__ = ["Command", "ControllerCore", "ControllerTimers", "Event", "Exit", "FabricReloaded", "PersistEpoch"]
+
+
+@dataclass(frozen=True, slots=True)
+class FabricReloaded:
+    """The operator's fabric file was read again, and it was sound."""
+
+    fabric: Fabric
+
+
+@dataclass(frozen=True, slots=True)
+class PersistEpoch:
+    """Keep *epoch* where the next start finds it, before anything is pushed in it."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """Another controller leads: end the process, without a farewell that would speak for the other."""
+
+    reason: str
+
+
+Event = Delivered | BusConnected | BusLost | TimerFired | FabricReloaded
+Command = Publish | Subscribe | Mark | PersistEpoch | Exit
+
+_WANTED: Final = (Channel.LEADER, Channel.PRESENCE, Channel.HEALTH, Channel.FACT, Channel.ACK, Channel.CONFIRM)
+
+
+class ControllerCore:
+    """
+    One controller of one fabric.
+
+    Args:
+        fabric: As built.
+        settings: Timers, and whether to arm for failures.
+        controller_id: Unlike any other controller's, also unlike that of this one's last run.
+        stored_epoch: The epoch last persisted, 0 if none.
+    """
+
+    def __init__(self, fabric: Fabric, settings: ControllerTimers, controller_id: str, stored_epoch: int = 0) -> None:
+        sequence = Sequence()
+        self._fabric = fabric
+        self._detection = Detection(fabric)
+        self._roster = Roster(fabric.nodes)
+        self._routes = Routes(fabric, settings)
+        self._guard = Guard(fabric)
+        self._election = Election(controller_id, stored_epoch, settings, sequence)
+        self._programming = Programming(self._roster, self._detection.is_cut_off, settings, sequence)
+        self._epoch_led = 0
+        self._is_pushing = False
+        self._has_left = False
+        self._is_bus_new = False
+
+    # --- the interface ------------------------------------------------------------------------------------------------
+    def start(self, now_ns: int) -> list[Command]:
+        """Return what to do first; the rest follows when the bus is there. *now_ns* starts no timer yet."""
+        # What an earlier reign left on the agents' topics is read once, to compare with what would be pushed.
+        return [Subscribe(channels=(*_WANTED, Channel.PROGRAM))]
+
+    def handle(self, event: Event, now_ns: int) -> list[Command]:
+        """Take in one event and do what is due. Cost: look-ups, unless a computation is due (`erfs.paths.compute`)."""
+        commands: list[Command] = []
+        match event:
+            case Delivered():
+                commands += self._hear(event, now_ns)
+            case BusConnected():
+                self._election.connected(now_ns)
+            case BusLost():
+                self._election.disconnected()
+                self._is_bus_new = self._epoch_led > 0
+            case FabricReloaded(fabric):
+                commands += self._replace_fabric(fabric, now_ns)
+            case TimerFired():
+                pass
+        return commands + self._advance(now_ns)
+
+    def next_wakeup_ns(self) -> int | None:
+        """Return the instant of the next TimerFired, None if only an event can change anything."""
+        instants = [self._election.next_wakeup_ns()]
+        if self._election.is_leading:
+            instants += [self._routes.next_wakeup_ns(), self._programming.next_wakeup_ns()]
+        return min((instant for instant in instants if instant is not None), default=None)
+
+    def last_will(self) -> Publish:
+        """Return what the broker shall say when this controller vanishes."""
+        return self._election.last_will()
+
+    def farewell(self) -> list[Command]:
+        """Return what to say before a clean end: that nobody leads now. Nothing if this controller does not lead."""
+        return [self._election.farewell()] if self._election.is_leading else []
+
+    # --- events -------------------------------------------------------------------------------------------------------
+    def _hear(self, event: Delivered, now_ns: int) -> list[Command]:
+        match event.message:
+            case DownFact() as fact:
+                return self._judged(self._detection.hear_fact(fact), now_ns)
+            case Health() as health:
+                self._saw(health.installed, now_ns)
+                installed = self._programming.hear_installed(health.sender, health.installed, now_ns)
+                return [*installed, *self._judged(self._detection.hear_health(health), now_ns)]
+            case Presence() as presence:
+                self._saw(presence.installed, now_ns)
+                if not self._roster.hear_presence(presence):
+                    return []
+                is_online = presence.state == "online"
+                marks = self._detection.hear_presence(presence.sender, is_online=is_online)
+                return [*self._judged(marks, now_ns), *self._programming.agent_moved(presence.sender, now_ns)]
+            case Ack() as ack:
+                self._saw(ack.installed, now_ns)
+                return [*self._programming.hear_ack(ack, now_ns)]
+            case Program() as program:
+                if not self._election.is_leading:
+                    self._election.saw_epoch(program.epoch, now_ns)
+                    self._roster.hear_given(program)
+                return []
+            case Leader() as leader:
+                return [*self._election.hear(leader, now_ns, is_retained=event.is_retained)]
+            case Confirm() as confirm:
+                return self._confirm(confirm, now_ns)
+            case CannotReach():
+                # Between agents: which next hops to avoid until the next generation.
+                return []
+
+    def _judged(self, marks: list[Mark], now_ns: int) -> list[Command]:
+        if any(mark.event in ("link_down_adjudicated", "link_up_adjudicated") for mark in marks):
+            self._routes.news(now_ns)
+            return [*marks, *self._programming.reconsider(now_ns)]
+        return [*marks]
+
+    def _saw(self, installed: Installed | None, now_ns: int) -> None:
+        if installed is not None:
+            self._election.saw_epoch(installed.epoch, now_ns)
+
+    def _replace_fabric(self, fabric: Fabric, now_ns: int) -> list[Command]:
+        self._fabric = fabric
+        self._roster.add_nodes(fabric.nodes)
+        self._routes.replace_fabric(fabric)
+        return self._judged(self._detection.replace_fabric(fabric), now_ns)
+
+    def _confirm(self, confirm: Confirm, now_ns: int) -> list[Command]:
+        if not self._election.is_leading or not self._guard.confirm(confirm.generation):
+            return [Mark("confirmation_ignored", {"generation": confirm.generation, "reason": confirm.reason})]
+        return [
+            Mark("push_confirmed", {"generation": confirm.generation, "reason": confirm.reason}),
+            *self._compute(now_ns),
+        ]
+
+    # --- what is due --------------------------------------------------------------------------------------------------
+    def _advance(self, now_ns: int) -> list[Command]:
+        said = self._election.advance(now_ns)
+        match self._election.phase:
+            case Phase.LEADING:
+                resumed = [] if self._is_pushing else self._take_lead(now_ns)
+                due: list[Command] = []
+                if self._routes.is_due(now_ns, self._detection.unusable):
+                    due = self._compute(now_ns)
+                return [*resumed, *said, *due, *self._programming.tick(now_ns)]
+            case Phase.LEFT:
+                if self._has_left:
+                    return []
+                self._stop_pushing()
+                self._has_left = True
+                return [self._election.departure(), Exit(self._election.reason_to_leave())]
+            case Phase.OFFLINE | Phase.LISTENING:
+                self._stop_pushing()
+                return [*said]
+
+    def _take_lead(self, now_ns: int) -> list[Command]:
+        commands: list[Command] = []
+        epoch = self._election.epoch
+        if epoch != self._epoch_led:
+            self._epoch_led = epoch
+            self._routes.forget()
+            commands += [PersistEpoch(epoch), Mark("became_leader", {"epoch": epoch}), Subscribe(channels=_WANTED)]
+        commands += self._programming.resume(epoch, now_ns, is_bus_new=self._is_bus_new)
+        self._is_pushing, self._is_bus_new = True, False
+        return commands
+
+    def _stop_pushing(self) -> None:
+        self._is_pushing = False
+        self._programming.pause()
+
+    def _compute(self, now_ns: int) -> list[Command]:
+        computed = self._routes.compute(self._detection.unusable, self._detection.facts())
+        plan = self._programming.plan(computed.programs, self._fabric)
+        generation = self._programming.next_generation
+        mark = Mark(
+            "routes_computed",
+            {
+                "generation": generation,
+                "changed": plan.changed_count,
+                "rounds": len(plan.rounds),
+                "unprotected": len(computed.unprotected),
+            },
+        )
+        refusal = self._guard.check(plan.before, plan.after, self._detection.words(), self._fabric, generation)
+        if refusal is not None:
+            self._programming.hold(refusal.generation)
+            return [mark, refusal.mark()]
+        return [mark, *self._programming.begin(plan.rounds, now_ns)]

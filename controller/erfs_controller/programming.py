@@ -1,0 +1,278 @@
+"""How programs reach the agents: generation by generation, round by round, each acknowledged before the next.
+
+Rule 1: a round starts when every agent that must has acknowledged the one before; nobody skips the wait.
+Rule 2: every plan starts from what agents really run. What may be under way to one is overtaken in the first round.
+Rule 3: who is gone or cut off is given its program and not waited for; who does not answer is named, and later rounds wait.
+Rule 4: nothing here knows why routes changed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from erfs.fabric import Fabric
+from erfs.ids import NodeId
+from erfs.messages import Ack, Installed, Program
+from erfs.paths import plan_rounds
+from erfs.ports import Mark, Publish
+from erfs.topics import Address, Channel
+from erfs_controller.roster import Roster, age
+from erfs_controller.routes import keeping
+from erfs_controller.sequence import Sequence
+from erfs_controller.timers import ControllerTimers
+
+Commands = list[Publish | Mark]
+Round = dict[NodeId, Program]
+
+# So many missing nodes are named in a mark; the count is exact.
+NAMED_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """
+    A way from what agents run to what they should run.
+
+    Args:
+        before: What agents run, as far as it is known.
+        after: What they should run; the same object where that is the same work.
+        rounds: Who is given what, in which order.
+    """
+
+    before: Mapping[NodeId, Program]
+    after: Mapping[NodeId, Program]
+    rounds: list[Round]
+
+    @property
+    def changed_count(self) -> int:
+        """How many nodes get something."""
+        return len({node for round_ in self.rounds for node in round_})
+
+
+@dataclass(slots=True)
+class _Push:
+    """The push under way. *round* is the one in flight, *later* those behind it."""
+
+    round: Round
+    later: list[Round]
+    generation: int = 0
+    missing: set[NodeId] = field(default_factory=set)
+    """Who must still acknowledge the round."""
+    attempts: int = 0
+    resend_at_ns: int | None = None
+    """None: not waiting for time: everybody answered, or too many attempts were in vain."""
+
+
+class Programming:
+    """
+    The pushes of one reign.
+
+    Args:
+        roster: What is known of the agents; acknowledgements are noted there.
+        is_cut_off: Whether nobody can reach a node, so that what it runs does not matter.
+        sequence: Numbers what is said.
+    """
+
+    def __init__(
+        self, roster: Roster, is_cut_off: Callable[[NodeId], bool], timers: ControllerTimers, sequence: Sequence
+    ) -> None:
+        self._roster = roster
+        self._is_cut_off = is_cut_off
+        self._timers = timers
+        self._sequence = sequence
+        self._epoch = 0
+        self._last_generation = 0
+        self._push: _Push | None = None
+        self._is_paused = True
+
+    @property
+    def next_generation(self) -> int:
+        """The number that the next round will carry."""
+        return self._last_generation + 1
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being pushed."""
+        return self._push is None
+
+    def next_wakeup_ns(self) -> int | None:
+        """Return when unanswered programs are to be sent again."""
+        return None if self._push is None or self._is_paused else self._push.resend_at_ns
+
+    # --- planning -----------------------------------------------------------------------------------------------------
+    def plan(self, computed: Mapping[NodeId, Program], fabric: Fabric) -> Plan:
+        """
+        Return how to get from what agents run to the *computed* programs; no round if they run it all.
+
+        Where no agent runs anything yet one round is enough: any part of an acyclic whole is acyclic.
+        An agent with something unacknowledged under way is in the first round whatever it runs, for a node that turns out to run
+        another program than the plan assumes could close a loop.
+        """
+        self._roster.recognise(computed)
+        before = {node: program for node, program in self._roster.running().items() if node in computed}
+        after = keeping(before, computed)
+        rounds = [round_ for round_ in plan_rounds(before, after, fabric) if round_] if before else [dict(after)]
+        for node, program in after.items():
+            agent = self._roster.agents[node]
+            if not agent.open or (not agent.is_online and agent.given is program):
+                continue
+            if not rounds:
+                rounds.append({})
+            rounds[0].setdefault(node, before.get(node, program))
+        return Plan(before, after, rounds)
+
+    # --- pushing ------------------------------------------------------------------------------------------------------
+    def begin(self, rounds: list[Round], now_ns: int) -> Commands:
+        """Push *rounds* in this order; whatever was under way is superseded."""
+        self._push = None
+        if not rounds:
+            return [self._finished()]
+        self._push = _Push(round=rounds[0], later=rounds[1:])
+        return self._send_round(self._push, now_ns)
+
+    def hold(self, generation: int) -> None:
+        """Push nothing more: *generation* was refused, and keeps its number for when it may go after all."""
+        self._push = None
+        self._last_generation = generation - 1
+
+    def pause(self) -> None:
+        """Say nothing for now: the bus is gone, or it is in doubt who leads. Time so spent counts against no agent."""
+        self._is_paused = True
+
+    def resume(self, epoch: int, now_ns: int, *, is_bus_new: bool) -> Commands:
+        """
+        Go on, as *epoch*.
+
+        Args:
+            epoch: Stamped on all that is pushed from now on. The caller plans anew after a change of epoch.
+            is_bus_new: The bus was away and may have come back without its memory: everything retained is put there again.
+        """
+        self._is_paused = False
+        commands: Commands = []
+        if is_bus_new:
+            commands += [
+                self._publish(agent.given) for agent in self._roster.agents.values() if agent.given is not None
+            ]
+        self._epoch = epoch
+        push = self._push
+        if push is not None:
+            push.attempts = 1
+            push.resend_at_ns = now_ns + self._timers.ack_wait_ns
+        return commands + self.reconsider(now_ns)
+
+    def _send_round(self, push: _Push, now_ns: int) -> Commands:
+        self._last_generation += 1
+        push.generation = self._last_generation
+        push.round = {node: self._stamped(program, push.generation) for node, program in sorted(push.round.items())}
+        commands: Commands = [self._generation_mark("generation_pushed", push.generation, nodes=len(push.round))]
+        for node, program in push.round.items():
+            self._roster.agents[node].give(program)
+            commands.append(Publish(Address(Channel.PROGRAM, node), program))
+        push.missing = {node for node in push.round if self._must_acknowledge(node)}
+        push.attempts = 1
+        push.resend_at_ns = now_ns + self._timers.ack_wait_ns
+        return commands + self._go_on(now_ns)
+
+    def _go_on(self, now_ns: int) -> Commands:
+        push = self._push
+        if push is None or push.missing or self._is_paused:
+            return []
+        commands: Commands = [self._generation_mark("generation_acknowledged", push.generation)]
+        if not push.later:
+            self._push = None
+            return [*commands, self._finished()]
+        push.round, push.later = push.later[0], push.later[1:]
+        return commands + self._send_round(push, now_ns)
+
+    # --- what agents answer -------------------------------------------------------------------------------------------
+    def hear_ack(self, ack: Ack, now_ns: int) -> Commands:
+        """Take in an acknowledgement: note what runs, and go on when it was the last one missing."""
+        agent = self._roster.agents.get(ack.sender)
+        if agent is None:
+            return [Mark("acknowledgement_refused", {"reporter": ack.sender, "reason": "the fabric has no such node"})]
+        done = Installed(epoch=ack.program_epoch, generation=ack.generation, digest=ack.digest)
+        agent.reports(done if ack.outcome == "installed" else ack.installed)
+        commands: Commands = []
+        if ack.outcome != "installed":
+            stamp = {"epoch": ack.program_epoch, "generation": ack.generation}
+            said = {"reporter": ack.sender, "outcome": ack.outcome, "reason": ack.reason}
+            commands.append(Mark("program_not_installed", {**stamp, **said}))
+        return commands + self._count(ack.sender, now_ns)
+
+    def hear_installed(self, node: NodeId, installed: Installed | None, now_ns: int) -> Commands:
+        """Take in what an agent's report says it runs: its acknowledgement may have been lost."""
+        agent = self._roster.agents.get(node)
+        if agent is None:
+            return []
+        agent.reports(installed)
+        return self._count(node, now_ns)
+
+    def agent_moved(self, node: NodeId, now_ns: int) -> Commands:
+        """An agent came or went. One that returns with something else than it was given is sent it again."""
+        agent = self._roster.agents[node]
+        push = self._push
+        if not agent.is_online:
+            return self.reconsider(now_ns)
+        commands: Commands = []
+        if agent.given is not None and not self._is_paused and not _runs(agent.installed, agent.given):
+            agent.give(agent.given)
+            commands.append(self._publish(agent.given))
+            if push is not None and push.round.get(node) is agent.given and self._must_acknowledge(node):
+                push.missing.add(node)
+                push.attempts = 1
+                push.resend_at_ns = now_ns + self._timers.ack_wait_ns
+        return commands + self._count(node, now_ns)
+
+    def reconsider(self, now_ns: int) -> Commands:
+        """Agents left or nodes were cut off: stop waiting for them. Cost: O(missing)."""
+        push = self._push
+        if push is None:
+            return []
+        push.missing = {node for node in push.missing if self._must_acknowledge(node)}
+        return self._go_on(now_ns)
+
+    def tick(self, now_ns: int) -> Commands:
+        """Send unanswered programs again when their time has come; after the last attempt name who is missing and hold."""
+        push = self._push
+        if push is None or self._is_paused or push.resend_at_ns is None or now_ns < push.resend_at_ns:
+            return []
+        missing = sorted(push.missing)
+        if push.attempts >= self._timers.ack_attempts:
+            push.resend_at_ns = None
+            named = {"missing": missing[:NAMED_MAX], "missing_count": len(missing)}
+            return [self._generation_mark("generation_incomplete", push.generation, **named)]
+        push.attempts += 1
+        push.resend_at_ns = now_ns + self._timers.ack_wait_ns
+        return [self._publish(push.round[node]) for node in missing]
+
+    def _count(self, node: NodeId, now_ns: int) -> Commands:
+        push = self._push
+        if push is None or node not in push.missing or not _runs(self._roster.agents[node].installed, push.round[node]):
+            return []
+        push.missing.remove(node)
+        if push.resend_at_ns is not None:
+            # While answers keep coming nobody is late: sending again would only lengthen the queue they wait in.
+            push.resend_at_ns = now_ns + self._timers.ack_wait_ns
+        return self._go_on(now_ns)
+
+    def _must_acknowledge(self, node: NodeId) -> bool:
+        return self._roster.agents[node].is_online and not self._is_cut_off(node)
+
+    # --- what is said -------------------------------------------------------------------------------------------------
+    def _stamped(self, program: Program, generation: int) -> Program:
+        stamp = {"epoch": self._epoch, "generation": generation, "seq": self._sequence.next()}
+        return program.model_copy(update=stamp)
+
+    def _publish(self, program: Program) -> Publish:
+        again = program.model_copy(update={"seq": self._sequence.next()})
+        return Publish(Address(Channel.PROGRAM, program.node), again)
+
+    def _generation_mark(self, event: str, generation: int, **fields: object) -> Mark:
+        return Mark(event, {"epoch": self._epoch, "generation": generation} | fields)
+
+    def _finished(self) -> Mark:
+        return self._generation_mark("restoration_finished", self._last_generation)
+
+
+def _runs(installed: Installed | None, program: Program) -> bool:
+    return installed is not None and age(installed) >= age(program) and installed.digest == program.digest

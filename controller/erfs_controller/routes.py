@@ -1,0 +1,93 @@
+"""When to compute, and with what. How to compute is `erfs.paths`' business.
+
+Rule 1: a computation is wanted when the set of unusable links is no longer the one computed for, and for nothing else.
+Rule 2: bad news and good news are joined for a while, never longer than the debounce maximum.
+
+Why a changed *fact* alone starts nothing. A fact testifies to a link that both ends' evidence has already made unusable; a program
+computed with that link unusable has no entry that the fact could witness (entries are made of usable links only), so an agent that
+finds the fact missing from ``computed_from`` re-applies it without any effect. A fact that changes a link's state changes the
+unusable set, and that is what starts a computation. So the second end's fact, a repeated fact after a restart, or a higher counter
+on a link that is down anyway cost nothing.
+"""
+
+from collections.abc import Mapping
+
+from erfs.fabric import Fabric
+from erfs.ids import LinkId, NodeId
+from erfs.messages import FactRef, Program
+from erfs.paths import ProgramSet, Topology, compute
+from erfs_controller.timers import ControllerTimers
+
+
+class Routes:
+    """The programs that the present state of the links asks for."""
+
+    def __init__(self, fabric: Fabric, timers: ControllerTimers) -> None:
+        self._timers = timers
+        self._topology = Topology(fabric)
+        self._computed_for: frozenset[LinkId] | None = None
+        self._wanted_since_ns: int | None = None
+        self._due_at_ns: int | None = None
+
+    def replace_fabric(self, fabric: Fabric) -> None:
+        """Take in a new fabric; what was computed for the old one counts no more."""
+        self._topology = Topology(fabric)
+        self.forget()
+
+    def forget(self) -> None:
+        """Compute at the next occasion, whatever was computed before."""
+        self._computed_for = None
+
+    def news(self, now_ns: int) -> None:
+        """A link's state changed: compute soon. The first news waits the minimum, each further one starts it anew, up to the maximum."""
+        if self._wanted_since_ns is None:
+            self._wanted_since_ns = now_ns
+        latest_ns = self._wanted_since_ns + self._timers.debounce_max_ns
+        self._due_at_ns = min(now_ns + self._timers.debounce_min_ns, latest_ns)
+
+    def next_wakeup_ns(self) -> int | None:
+        """Return when the debounce ends."""
+        return self._due_at_ns
+
+    def is_due(self, now_ns: int, unusable: frozenset[LinkId]) -> bool:
+        """Return whether to compute now; a debounce that ends where it began asks for nothing."""
+        if self._computed_for is None:
+            return True
+        if self._due_at_ns is None or now_ns < self._due_at_ns:
+            return False
+        self._due_at_ns = self._wanted_since_ns = None
+        return unusable != self._computed_for
+
+    def compute(self, unusable: frozenset[LinkId], facts: tuple[FactRef, ...]) -> ProgramSet:
+        """Return the programs for the fabric without the *unusable* links. Cost: that of `erfs.paths.compute`."""
+        self._due_at_ns = self._wanted_since_ns = None
+        self._computed_for = unusable
+        return compute(self._topology, unusable=unusable, facts=facts, is_protecting=self._timers.is_protecting)
+
+
+def is_same_work(one: Program, other: Program) -> bool:
+    """
+    Return whether two programs of a node differ at most in the facts they were computed from.
+
+    Such a difference is not worth a push (see the module's docstring). Cost: that of comparing; equal objects are not looked into.
+    """
+    return one.digest == other.digest or (
+        one.node == other.node
+        and _equal(one.routes, other.routes)
+        and _equal(one.groups, other.groups)
+        and _equal(one.ports, other.ports)
+        and _equal(one.armed, other.armed)
+    )
+
+
+def _equal(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
+    return one is other or one == other
+
+
+def keeping(running: Mapping[NodeId, Program], computed: Mapping[NodeId, Program]) -> dict[NodeId, Program]:
+    """Return *computed*, but with the program a node runs already wherever the computed one would do the same work."""
+    kept = {}
+    for node, program in computed.items():
+        current = running.get(node)
+        kept[node] = current if current is not None and is_same_work(current, program) else program
+    return kept
