@@ -6,17 +6,33 @@ Rule 2: nothing here knows what an event does; time moves only between events.
 
 import heapq
 from collections.abc import Callable
+from typing import Protocol
 
 from erfs.errors import Bug
 
 Action = Callable[[], None]
 
 
-class EventQueue:
-    """A heap of (instant, sequence, action)."""
+class Source(Protocol):
+    """Something else with a timetable of its own, such as a simulated bus."""
 
-    def __init__(self) -> None:
+    def next_event_ns(self) -> int | None:
+        """Return when it has something to do next."""
+
+    def advance(self, now_ns: int) -> None:
+        """Do what is due up to *now_ns*; then it is *now_ns* there too."""
+
+
+class EventQueue:
+    """
+    A heap of (instant, sequence, action), beside one other *source* of events.
+
+    In an instant the source comes first, then what was asked for here, in turn until neither has anything left.
+    """
+
+    def __init__(self, source: Source) -> None:
         self.now_ns = 0
+        self._source = source
         self._sequence = 0
         self._heap: list[tuple[int, int, Action]] = []
 
@@ -46,14 +62,22 @@ class EventQueue:
 
         Cost: O(log events) an event.
         """
-        heap = self._heap
-        pop = heapq.heappop
-        while heap and heap[0][0] <= until_ns:
-            self.now_ns = heap[0][0]
-            while heap and heap[0][0] == self.now_ns:
-                pop(heap)[2]()
-            instant_ended(self.now_ns)
+        heap, source = self._heap, self._source
+        while (now_ns := self._next_ns()) is not None and now_ns <= until_ns:
+            self.now_ns = now_ns
+            while self._next_ns() == now_ns:
+                source.advance(now_ns)
+                while heap and heap[0][0] == now_ns:
+                    heapq.heappop(heap)[2]()
+            instant_ended(now_ns)
         self.now_ns = max(self.now_ns, until_ns)
+
+    def _next_ns(self) -> int | None:
+        source_ns = self._source.next_event_ns()
+        if not self._heap:
+            return source_ns
+        own_ns = self._heap[0][0]
+        return own_ns if source_ns is None else min(own_ns, source_ns)
 
     def __len__(self) -> int:
         return len(self._heap)

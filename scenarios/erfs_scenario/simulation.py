@@ -1,0 +1,490 @@
+"""Run a plan in simulated time: an event queue drives the real cores over an in-memory bus and a simulated fabric.
+
+Rule 1: no clock, thread, socket or asyncio; all chance comes from named streams of the plan's seed, so the same plan gives the
+same journal, byte for byte.
+Rule 2: it decides nothing: what an agent or the controller would do is asked of their own cores.
+Rule 3: time moves on only after the meter has seen the data plane of the instant that ends.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final, Generic, Protocol, TypeVar
+
+from erfs.aio.edge import filters
+from erfs.aio.memory import BusConditions, MemoryBroker, MemoryClient
+from erfs.errors import Bug
+from erfs.fabric import LinkEnd
+from erfs.faults import Fault, FaultKind
+from erfs.ids import NodeId
+from erfs.messages import CONTROLLER, Installed, Program
+from erfs.ports import BusConnected, BusLost, Delivered, Mark, Publish, Subscribe, TimerFired
+from erfs.topics import RETAINED, Topics
+from erfs_agent.core import AgentCommand, AgentCore, AgentTimers, Persist, PortChanged, WriteRoutes
+from erfs_agent.drivers.simulated import SimulatedDriver
+from erfs_agent.state import AgentState
+from erfs_controller.core import Command as ControllerCommand
+from erfs_controller.core import ControllerCore, Exit, PersistEpoch
+from erfs_controller.timers import ControllerTimers
+from erfs_scenario.dataplane import DataPlane
+from erfs_scenario.event_queue import EventQueue
+from erfs_scenario.injection import PHYSICAL, PhysicalFaults
+from erfs_scenario.measurement import Meter, Record
+from erfs_scenario.nodes import agent_nodes, port_bindings
+from erfs_scenario.plan import Plan, stream
+
+# A progress bar has no use for more; each call may cost a redraw.
+PROGRESS_STEPS: Final = 200
+
+
+def simulate(plan: Plan, *, record: Record, on_progress: Callable[[int], None]) -> None:
+    """
+    Run *plan* from its first instant to its last.
+
+    Args:
+        plan: What to run.
+        record: Called with (at_ns, event, fields) for everything that happens, in order of time.
+        on_progress: Called with the simulated instant, some hundred times at most.
+
+    Cost: proportional to what happens, not to the time that passes; an undisturbed fabric costs one event a second (the
+    leader's refresh).
+    """
+    _Simulation(plan, record, on_progress).run()
+
+
+_Event = Delivered | BusConnected | BusLost | TimerFired
+Command = TypeVar("Command")
+_CommandOut = TypeVar("_CommandOut", covariant=True)
+
+
+class _Core(Protocol[_CommandOut]):
+    """What both kinds of core have in common."""
+
+    def handle(self, event: _Event, now_ns: int) -> Sequence[_CommandOut]: ...
+
+    def next_wakeup_ns(self) -> int | None: ...
+
+
+class _Alarm:
+    """
+    The one timer of one core, with entries of the queue that may turn out to be for nothing.
+
+    An entry stays in the queue until its instant; it fires only if it is the one that counts then, so a core that puts off its
+    wake-up a thousand times costs one entry.
+    """
+
+    __slots__ = ("_fire", "_pending_ns", "_queue")
+
+    def __init__(self, queue: EventQueue, fire: Callable[[], None]) -> None:
+        self._queue = queue
+        self._fire = fire
+        self._pending_ns: int | None = None
+
+    def set(self, wakeup_ns: int | None) -> None:
+        """Have the core woken at *wakeup_ns*, or earlier for nothing."""
+        if wakeup_ns is None or (self._pending_ns is not None and self._pending_ns <= wakeup_ns):
+            return
+        at_ns = max(wakeup_ns, self._queue.now_ns)
+        self._pending_ns = at_ns
+        self._queue.at(at_ns, partial(self._expire, at_ns))
+
+    def _expire(self, at_ns: int) -> None:
+        if self._pending_ns == at_ns:
+            self._pending_ns = None
+            self._fire()
+
+
+class _Member(Generic[Command]):
+    """A process on the bus: a core that may be killed and started again, its client, its timer."""
+
+    def __init__(self, name: NodeId, simulation: "_Simulation") -> None:
+        self.name = name
+        self.client: MemoryClient[Publish] | None = None
+        self._simulation = simulation
+        self._queue = simulation.queue
+        self._alarm = _Alarm(self._queue, self._wake)
+        self._running: _Core[Command] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a core to give events to."""
+        return self._running is not None
+
+    def die(self) -> None:
+        """Stop at once, without a word."""
+        self._running = None
+
+    def _begin(self, core: _Core[Command], commands: Sequence[Command], will: Publish) -> None:
+        """Run *core*, whose first *commands* these are."""
+        self._running = core
+        topics = self._simulation.topics
+        client = self._simulation.broker.connect(self.name, (topics.topic(will.address), will))
+        client.on_arrival = self._arrived
+        client.on_state = self._bus_changed
+        self.client = client
+        self._obey(commands, core)
+
+    def _obey(self, commands: Sequence[Command], core: _Core[Command]) -> None:
+        """Carry out what *core* asked for, then set its timer."""
+        raise NotImplementedError
+
+    def _tell(self, event: _Event) -> None:
+        core = self._running
+        if core is not None:
+            self._obey(core.handle(event, self._queue.now_ns), core)
+
+    def _arrived(self, topic: str, sent: Publish, is_retained: bool) -> None:
+        self._tell(Delivered(sent.address, sent.message, is_retained))
+
+    def _bus_changed(self, is_connected: bool) -> None:
+        self._tell(BusConnected() if is_connected else BusLost())
+
+    def _wake(self) -> None:
+        core = self._running
+        if core is None:
+            return
+        now_ns = self._queue.now_ns
+        wakeup_ns = core.next_wakeup_ns()
+        if wakeup_ns is not None and wakeup_ns <= now_ns:
+            self._obey(core.handle(TimerFired(), now_ns), core)
+            wakeup_ns = core.next_wakeup_ns()
+            if wakeup_ns is not None and wakeup_ns <= now_ns:
+                raise Bug(f'"{self.name}" was woken at {now_ns} and wants to be woken at {wakeup_ns} again')
+        else:
+            self._alarm.set(wakeup_ns)
+
+    def _send(self, command: Publish | Subscribe | Mark) -> None:
+        client = self.client
+        assert client is not None
+        match command:
+            case Mark():
+                self._simulation.mark(self.name, command)
+            case Publish():
+                channel = command.address.channel
+                topic = self._simulation.topic(command)
+                client.publish(topic, command, retain=channel in RETAINED, priority=command.priority)
+            case Subscribe():
+                client.subscribe(filters(self._simulation.topics, command))
+
+
+class _Agent(_Member[AgentCommand]):
+    """The agent of one node, beside the node's data plane, which lives on when the agent does not."""
+
+    def __init__(self, name: NodeId, simulation: "_Simulation") -> None:
+        super().__init__(name, simulation)
+        self._bindings = port_bindings(simulation.plan.fabric, name)
+        self._core: AgentCore | None = None
+        """The one that runs or ran last."""
+        self._state: AgentState | None = None
+        self._told: dict[str, bool] = {}
+        self._driver = self._new_driver()
+
+    @property
+    def installed(self) -> Installed | None:
+        """The program that runs here."""
+        return self._core.installed if self._core is not None and self.is_running else None
+
+    def boot(self) -> None:
+        """Start an agent from what the last one persisted and what the data plane holds."""
+        self._told = self._driver.ports()
+        core = AgentCore(
+            self.name,
+            self._bindings,
+            self._simulation.agent_timers,
+            self._state,
+            ports_up=dict(self._told),
+            routes_installed=self._driver.routes(),
+        )
+        self._core = core
+        self._begin(core, core.start(self._queue.now_ns), core.last_will())
+
+    def lose_power(self) -> None:
+        """Stop at once; the data plane has forgotten its tables, the disk keeps what was persisted."""
+        self.die()
+        self._driver = self._new_driver()
+
+    def see_carrier(self, port: str) -> None:
+        """Notice what the carrier of *port* is now, unless that is what was noticed last."""
+        is_up = self._simulation.plane.is_port_up(self.name, port)
+        core = self._core
+        if core is not None and self.is_running and self._told[port] != is_up:
+            self._told[port] = is_up
+            self._obey(core.handle(PortChanged(port, is_up), self._queue.now_ns), core)
+
+    def _new_driver(self) -> SimulatedDriver:
+        return SimulatedDriver(self._simulation.plane, self.name, [binding.port for binding in self._bindings])
+
+    def _obey(self, commands: Sequence[AgentCommand], core: _Core[AgentCommand]) -> None:
+        for command in commands:
+            match command:
+                case WriteRoutes():
+                    self._queue.after(
+                        self._simulation.plan.timing.write_ns, partial(self._write, command, core, self._driver)
+                    )
+                case Persist():
+                    self._state = command.state
+                case Publish() | Subscribe() | Mark():
+                    self._send(command)
+        self._alarm.set(core.next_wakeup_ns())
+
+    def _write(self, command: WriteRoutes, asker: _Core[AgentCommand], driver: SimulatedDriver) -> None:
+        if driver is not self._driver:
+            return  # the node lost its power meanwhile
+        # A request outlives the agent that made it, but its answer then finds nobody.
+        written = driver.write(command)
+        core = self._core
+        if core is not None and core is asker and core is self._running:
+            self._obey(core.handle(written, self._queue.now_ns), core)
+
+
+class _Controller(_Member[ControllerCommand]):
+    """The controller, and the disk its epoch is on."""
+
+    def __init__(self, simulation: "_Simulation") -> None:
+        super().__init__(CONTROLLER, simulation)
+        self._epoch = 0
+        self._boot_count = 0
+        self.given: dict[NodeId, Program] = {}
+        """The newest program sent to each node."""
+
+    def boot(self) -> None:
+        """Start a controller that remembers the last epoch."""
+        plan = self._simulation.plan
+        self._boot_count += 1
+        core = ControllerCore(plan.fabric, _controller_timers(plan), f"controller-{self._boot_count}", self._epoch)
+        self._begin(core, core.start(self._queue.now_ns), core.last_will())
+
+    def _obey(self, commands: Sequence[ControllerCommand], core: _Core[ControllerCommand]) -> None:
+        """
+        Carry out *commands*. A computation takes time, but the daemon computes beside its loop: what follows from it is late,
+        what else the controller says (its refresh above all) is not.
+        """
+        late = next((index for index, command in enumerate(commands) if _is_computation(command)), len(commands))
+        self._carry_out(commands[:late], core)
+        if late < len(commands):
+            delay_ns = self._simulation.plan.timing.computation_ns
+            self._queue.after(delay_ns, partial(self._carry_out, commands[late:], core))
+        self._alarm.set(core.next_wakeup_ns())
+
+    def _carry_out(self, commands: Sequence[ControllerCommand], core: _Core[ControllerCommand]) -> None:
+        for command in commands:
+            if core is not self._running:
+                return  # it died meanwhile, and what it had not said yet with it
+            match command:
+                case PersistEpoch():
+                    self._epoch = command.epoch
+                case Exit():
+                    self._simulation.record_now("controller_exited", reason=command.reason)
+                    self._simulation.broker.disconnect(self.name)
+                    self.die()
+                case Publish():
+                    if isinstance(command.message, Program):
+                        self.given[command.message.node] = command.message
+                    self._send(command)
+                case Subscribe() | Mark():
+                    self._send(command)
+
+
+class _Simulation:
+    def __init__(self, plan: Plan, record: Record, on_progress: Callable[[int], None]) -> None:
+        self.plan = plan
+        timing, timers = plan.timing, plan.timers
+        self.broker: MemoryBroker[Publish] = MemoryBroker(
+            stream(plan.seed, "bus"),
+            # A delivery is two hops: publisher to broker, broker to reader.
+            BusConditions(
+                hop_ns=timing.bus_ns // 2,
+                jitter_ns=timing.bus_jitter_ns // 2,
+                reconnect_ns=timing.reconnect_ns,
+                session_timeout_ns=timing.will_ns,
+            ),
+        )
+        self.queue = EventQueue(self.broker)
+        self.topics = Topics()
+        self.plane = DataPlane(plan.fabric)
+        self.agent_timers = AgentTimers(
+            wait_to_restore_ns=timers.wait_to_restore_ns,
+            wait_to_restore_max_ns=timers.wait_to_restore_max_ns,
+            flap_window_ns=timers.flap_window_ns,
+            health_interval_ns=timers.health_interval_ns,
+            is_protecting=plan.is_protecting,
+        )
+        self._record = record
+        self._on_progress = on_progress
+        self._progress_at_ns = 0
+        self._meter = Meter(plan, self.plane, record)
+        self._physical = PhysicalFaults(plan.fabric, self.plane)
+        self._carrier_rng = stream(plan.seed, "carrier")
+        self._topic_of: dict[object, str] = {}
+        self._agents = {node: _Agent(node, self) for node in agent_nodes(plan.fabric)}
+        self._controller = _Controller(self)
+        self._is_finished = False
+        # Faults overlap: how many hold each process down, and how many cut each client off.
+        self._killers: Counter[NodeId] = Counter()
+        self._cutters: Counter[NodeId] = Counter()
+
+    def run(self) -> None:
+        queue, plan = self.queue, self.plan
+        queue.at(0, self._boot_everything)
+        queue.at(plan.measure_from_ns, self._check_steady_state)
+        for fault in plan.faults:
+            queue.at(fault.at_ns, partial(self._begin, fault))
+            queue.at(fault.end_at_ns, partial(self._end, fault))
+        queue.run(plan.duration_ns, instant_ended=self._instant_ended)
+        self._meter.finish(plan.duration_ns)
+
+    # --- what members ask -----------------------------------------------------------------------------------------------
+    def mark(self, member: NodeId, mark: Mark) -> None:
+        """Record what a core said happened."""
+        if member == CONTROLLER and mark.event in ("generation_pushed", "restoration_finished"):
+            self._is_finished = mark.event == "restoration_finished"
+        self._record(self.queue.now_ns, mark.event, mark.fields | {"node": member})
+
+    def record_now(self, event: str, **fields: object) -> None:
+        """Record what the simulation itself did."""
+        self._record(self.queue.now_ns, event, fields)
+
+    def topic(self, command: Publish) -> str:
+        """Return the topic of *command*; spelling one is dear enough to do it once."""
+        topic = self._topic_of.get(command.address)
+        if topic is None:
+            topic = self._topic_of[command.address] = self.topics.topic(command.address)
+        return topic
+
+    # --- time ------------------------------------------------------------------------------------------------------------
+    def _boot_everything(self) -> None:
+        self._controller.boot()
+        for agent in self._agents.values():
+            agent.boot()
+
+    def _instant_ended(self, now_ns: int) -> None:
+        self._meter.settle(now_ns)
+        if now_ns >= self._progress_at_ns:
+            self._on_progress(now_ns)
+            self._progress_at_ns = now_ns + self.plan.duration_ns // PROGRESS_STEPS
+
+    def _check_steady_state(self) -> None:
+        """Say so if the system has not come to rest when the measurement begins."""
+        given = self._controller.given
+        waiting = [
+            node
+            for node, agent in self._agents.items()
+            if node not in given or agent.installed is None or agent.installed.digest != given[node].digest
+        ]
+        if waiting or not self._is_finished:
+            self.record_now("steady_state_missed", missing=waiting[:20], missing_count=len(waiting))
+
+    # --- faults ----------------------------------------------------------------------------------------------------------
+    def _begin(self, fault: Fault) -> None:
+        self._meter.before_fault(fault, self.queue.now_ns)
+        self.record_now("fault_injected", fault=fault.id, kind=fault.kind.value)
+        if fault.kind in PHYSICAL:
+            ends = self._physical.inject(fault)
+            for node in fault.nodes:
+                self._cut_off(node)
+                self._kill(node)
+            self._tell_carriers(ends)
+        elif fault.kind is FaultKind.BUS_PARTITION:
+            for name in self._cut_by(fault):
+                self._cut_off(name)
+        else:
+            for name in self._killed_by(fault):
+                self._kill(name)
+        is_effective = self._is_effective(fault)
+        self.record_now("fault_effective" if is_effective else "fault_not_effective", fault=fault.id)
+
+    def _end(self, fault: Fault) -> None:
+        self._meter.before_return(fault, self.queue.now_ns)
+        if fault.kind in PHYSICAL:
+            ends = self._physical.heal(fault)
+            for node in fault.nodes:
+                self._join(node)
+                self._revive(node)
+            self._tell_carriers(ends)
+            is_over = self._physical.is_healed(fault)
+        elif fault.kind is FaultKind.BUS_PARTITION:
+            names = self._cut_by(fault)
+            for name in names:
+                self._join(name)
+            is_over = all(self._cutters[name] or not self._is_cut(name) for name in names)
+        else:
+            for name in self._killed_by(fault):
+                self._revive(name)
+            is_over = True
+        self.record_now("fault_ended" if is_over else "fault_not_ended", fault=fault.id)
+
+    def _is_effective(self, fault: Fault) -> bool:
+        if fault.kind in PHYSICAL:
+            return self._physical.is_effective(fault)
+        if fault.kind is FaultKind.BUS_PARTITION:
+            return all(self._is_cut(name) for name in self._cut_by(fault))
+        return not any(self._member(name).is_running for name in self._killed_by(fault))
+
+    def _cut_by(self, fault: Fault) -> tuple[NodeId, ...]:
+        return fault.nodes or (*self._agents, CONTROLLER)
+
+    def _killed_by(self, fault: Fault) -> tuple[NodeId, ...]:
+        return (CONTROLLER,) if fault.kind is FaultKind.CONTROLLER_KILL else fault.nodes
+
+    def _member(self, name: NodeId) -> _Agent | _Controller:
+        return self._controller if name == CONTROLLER else self._agents[name]
+
+    def _is_cut(self, name: NodeId) -> bool:
+        client = self._member(name).client
+        return client is not None and client.is_cut
+
+    def _tell_carriers(self, ends: Iterable[LinkEnd]) -> None:
+        timing = self.plan.timing
+        for end in ends:
+            agent = self._agents.get(end.node)
+            delay_ns = timing.carrier_ns + self._carrier_rng.randrange(timing.carrier_jitter_ns + 1)
+            if agent is not None:
+                self.queue.after(delay_ns, partial(agent.see_carrier, end.port))
+
+    def _kill(self, name: NodeId) -> None:
+        self._killers[name] += 1
+        member = self._member(name)
+        was_running = member.is_running
+        if isinstance(member, _Agent) and not self.plane.is_node_up(name):
+            member.lose_power()
+        else:
+            member.die()
+        if was_running:
+            self.broker.kill(name)
+
+    def _revive(self, name: NodeId) -> None:
+        self._killers[name] -= 1
+        self.queue.after(self.plan.timing.start_ns, partial(self._boot, name))
+
+    def _boot(self, name: NodeId) -> None:
+        member = self._member(name)
+        if not self._killers[name] and not member.is_running:
+            member.boot()
+
+    def _cut_off(self, name: NodeId) -> None:
+        self._cutters[name] += 1
+        if self._cutters[name] == 1:
+            self.broker.partition([name])
+
+    def _join(self, name: NodeId) -> None:
+        self._cutters[name] -= 1
+        if not self._cutters[name]:
+            self.broker.heal([name])
+
+
+def _is_computation(command: ControllerCommand) -> bool:
+    return isinstance(command, Mark) and command.event == "routes_computed"
+
+
+def _controller_timers(plan: Plan) -> ControllerTimers:
+    timers = plan.timers
+    return ControllerTimers(
+        discovery_ns=timers.discovery_ns,
+        debounce_min_ns=timers.debounce_min_ns,
+        debounce_max_ns=timers.debounce_max_ns,
+        ack_wait_ns=timers.ack_wait_ns,
+        ack_attempts=timers.ack_attempts,
+        leader_refresh_ns=timers.leader_refresh_ns,
+        leader_listen_ns=timers.leader_listen_ns,
+        is_protecting=plan.is_protecting,
+    )
