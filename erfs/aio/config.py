@@ -84,7 +84,14 @@ def load(model: type[Settings], path: Path) -> Settings:
         problems.append(Problem(0, f"environment: {error}"))
     except ValidationError as error:
         lines = _lines_of_keys(text)
-        problems += [_of_value(model, details, lines, prefix) for details in error.errors(include_url=False)]
+        found = error.errors(include_url=False)
+        # A list whose only item is wrong is also called too short; the item's own problem says it better.
+        wrong = {details["loc"][:length] for details in found for length in range(len(details["loc"]))}
+        problems += [
+            _of_value(model, details, lines, prefix)
+            for details in found
+            if details["type"] != "too_short" or details["loc"] not in wrong
+        ]
     if problems:
         raise ConfigError(str(path), sorted(problems, key=lambda problem: (problem.line, problem.message)))
     return settings

@@ -18,7 +18,7 @@ from erfs.aio import edge
 from erfs.ports import Bus, BusConnected, BusLost, Incoming, Mark, Publish, Subscribe, TimerFired
 from erfs.topics import Topics
 from erfs_agent.aio.store import Store
-from erfs_agent.core import AgentCommand, AgentCore, AgentEvent, Persist, PortChanged, WriteRoutes
+from erfs_agent.core import AgentCommand, AgentCore, AgentEvent, AgentTimers, Persist, PortChanged, WriteRoutes
 from erfs_agent.drivers.base import Driver
 from erfs_agent.state import AgentState
 
@@ -88,16 +88,15 @@ class AgentRuntime:
         self._driver.on_port = self._on_port
         try:
             async with asyncio.TaskGroup() as tasks:
-                saver = tasks.create_task(self._save_newest(), name=f"save-state-{self.core.node}")
+                tasks.create_task(self._save_newest(), name=f"save-state-{self.core.node}")
                 self._dispatch(self.core.start(self._clock_ns()))
+                # A carrier may have changed since the core was told of it; to hear it twice is harmless.
+                self._events.extend(PortChanged(port, is_up) for port, is_up in self._driver.ports().items())
                 self._drain()
                 await self._ended
-                saver.cancel()
         finally:
             self._disarm()
             self._fall_silent()
-        if self._unsaved is not None:
-            await asyncio.to_thread(self._save, self._unsaved)
 
     def stop(self) -> None:
         """End on purpose: say goodbye on the bus, which must still be run until it has sent that."""
@@ -111,6 +110,11 @@ class AgentRuntime:
         if self._is_running:
             self._end()
 
+    def reload(self, timers: AgentTimers) -> None:
+        """Use other times from now on."""
+        self.core.reload(timers)
+        self._arm()
+
     @property
     def _is_running(self) -> bool:
         return self._ended is not None and not self._ended.done()
@@ -119,6 +123,7 @@ class AgentRuntime:
         assert self._ended is not None
         self._disarm()
         self._fall_silent()
+        self._has_unsaved.set()
         if error is None:
             self._ended.set_result(None)
         else:
@@ -200,7 +205,7 @@ class AgentRuntime:
 
     # --- state -----------------------------------------------------------------------------------------------------------
     async def _save_newest(self) -> None:
-        while True:
+        while self._is_running or self._unsaved is not None:
             await self._has_unsaved.wait()
             self._has_unsaved.clear()
             state, self._unsaved = self._unsaved, None

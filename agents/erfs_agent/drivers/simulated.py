@@ -3,7 +3,7 @@
 Rule 1: what the driver is told is what the plane holds; nothing is cached here but the routes it must be able to tell.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from erfs.ids import DestinationId, NodeId
@@ -35,7 +35,7 @@ class SimulatedDriver:
         self._node = node
         self._ports = tuple(sorted(ports))
         self._routes: dict[DestinationId, tuple[Member, ...]] = {}
-        self.on_port = _nobody_listens
+        self.on_port: Callable[[str, bool], None] = _nobody_listens
 
     def ports(self) -> dict[str, bool]:
         """Return whether each port has carrier now."""

@@ -1,0 +1,187 @@
+"""The `erfs-agent` daemon: one node's agent, from a configuration file, until it is told to stop.
+
+Rule 1: forwarding outlives this process; neither its start nor its end changes what is right already.
+Rule 2: a new configuration is taken whole or refused whole.
+"""
+
+import argparse
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from random import SystemRandom
+from typing import Final
+
+import structlog
+
+from erfs.aio import edge
+from erfs.aio.config import load
+from erfs.aio.logs import set_up_logs
+from erfs.aio.mqtt import MqttBus
+from erfs.errors import ConfigError
+from erfs.ids import DestinationId, NodeId
+from erfs.messages import Member
+from erfs.topics import Topics
+from erfs.units import MS
+from erfs_agent.aio.runtime import AgentRuntime
+from erfs_agent.aio.store import FileStore
+from erfs_agent.core import AgentCore
+from erfs_agent.drivers.simulated import SimulatedDriver
+from erfs_agent.settings import RELOADABLE, AgentSettings
+from erfs_agent.state import AgentState
+
+_log = structlog.get_logger("erfs_agent")
+
+EXIT_USAGE: Final = 64
+# A goodbye that the broker does not take in this time is left to the last will.
+GOODBYE_NS: Final = 500 * MS
+
+_EPILOG: Final = """\
+The configuration is TOML; the environment overrides it, nested names joined by "__":
+
+  node = "leaf1"
+  state_file = "/var/lib/erfs/leaf1.json"
+  ports = [
+    { port = "e1", far_end = "spine1", far_port = "e1" },
+    { port = "e2", far_end = "spine2", far_port = "e1" },
+  ]
+  [bus]
+  brokers = [{ host = "127.0.0.1", port = 1883 }]
+  [timers]
+  wait_to_restore = "2 s"
+
+  ERFS_AGENT__TIMERS__WAIT_TO_RESTORE="5 s" erfs-agent --config agent.toml
+
+The only driver so far is "simulated": a data plane inside this process whose ports are all up, for trying out an agent
+against a real bus and controller. The Linux driver comes later.
+
+SIGHUP reads the file again: timers and log apply at once, other changes are named and wait for a restart, and a bad
+file is refused whole. SIGTERM ends the agent; forwarding stays as it is.
+"""
+
+
+def main() -> None:
+    """Run `erfs-agent`; the entry point of the package."""
+    parser = argparse.ArgumentParser(
+        prog="erfs-agent",
+        description="Keep one node forwarding while its fabric fails.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the configuration, TOML")
+    parser.add_argument("--check-config", action="store_true", help="say whether the configuration is good, and end")
+    arguments = parser.parse_args()
+    try:
+        settings = _load(arguments.config)
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(EXIT_USAGE)
+    if arguments.check_config:
+        brokers = ", ".join(str(broker) for broker in settings.bus.brokers)
+        sys.stdout.write(
+            f'{arguments.config}: good: node "{settings.node}", {len(settings.ports)} ports, bus {brokers}\n'
+        )
+        return
+    set_up_logs(settings.log.level)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(settings, arguments.config))
+
+
+def _load(path: Path) -> AgentSettings:
+    """Read the configuration and the files it names. Raises ConfigError."""
+    settings = load(AgentSettings, path)
+    settings.bus.secret()
+    settings.bus.tls_context()
+    return settings
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+class _OwnPlane:
+    """A data plane with nothing behind it: takes every route, and every port has carrier."""
+
+    def write_routes(
+        self, node: NodeId, routes: Mapping[DestinationId, tuple[Member, ...]], removed: tuple[DestinationId, ...]
+    ) -> None:
+        """Take the routes; the driver remembers them."""
+
+    def is_port_up(self, node: NodeId, port: str) -> bool:
+        """All ports have carrier."""
+        return True
+
+
+async def _serve(settings: AgentSettings, path: Path) -> None:
+    node = NodeId(settings.node)
+    structlog.contextvars.bind_contextvars(node=node)
+    bindings = settings.bindings()
+    driver = SimulatedDriver(_OwnPlane(), node, [binding.port for binding in bindings])
+    store = FileStore(settings.state_file) if settings.state_file is not None else None
+    state = _last_state(store)
+    core = AgentCore(
+        node, bindings, settings.core_timers(), state, ports_up=driver.ports(), routes_installed=driver.routes()
+    )
+    topics = Topics(settings.bus.prefix)
+    bus = MqttBus(settings.bus, node, will=edge.will(topics, core.last_will()), rng=SystemRandom())
+    runtime = AgentRuntime(core, driver, bus, store, topics=topics)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, runtime.stop)
+    loop.add_signal_handler(signal.SIGINT, runtime.stop)
+    loop.add_signal_handler(signal.SIGHUP, partial(_Reload(settings, path), runtime))
+    async with asyncio.TaskGroup() as tasks:
+        bus_task = tasks.create_task(bus.run(), name="bus")
+        _log.info("agent_started", port_count=len(bindings), has_program=state.program is not None)
+        await runtime.run()
+        if bus.is_connected:
+            await bus.drain(GOODBYE_NS)
+        bus_task.cancel()
+    _log.info("agent_stopped")
+
+
+def _last_state(store: FileStore | None) -> AgentState:
+    """Return what the last run kept. Without it, incarnations begin at the wall clock, above those of any earlier run."""
+    nothing = AgentState(incarnation=int(time.time()))
+    if store is None:
+        return nothing
+    try:
+        return store.load() or nothing
+    except ConfigError as error:
+        _log.error("state_unreadable", reason=str(error), set_aside_as=str(store.set_aside()))
+        return nothing
+
+
+class _Reload:
+    """What a running agent does on SIGHUP."""
+
+    def __init__(self, settings: AgentSettings, path: Path) -> None:
+        self._settings = settings
+        self._path = path
+
+    def __call__(self, runtime: AgentRuntime) -> None:
+        try:
+            fresh = _load(self._path)
+        except ConfigError as error:
+            _log.error("config_refused", problems=str(error).splitlines())
+            return
+        changed = [name for name in AgentSettings.model_fields if getattr(fresh, name) != getattr(self._settings, name)]
+        applied = {name: getattr(fresh, name) for name in changed if name in RELOADABLE}
+        self._settings = self._settings.model_copy(update=applied)
+        runtime.reload(self._settings.core_timers())
+        set_up_logs(self._settings.log.level)
+        _log.info(
+            "config_reloaded",
+            applied=sorted(applied),
+            needs_restart=sorted(name for name in changed if name not in RELOADABLE),
+        )
+
+
+if __name__ == "__main__":
+    main()
