@@ -6,13 +6,21 @@ Rule 2: every duration has a default whose source stands beside it.
 
 import hashlib
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
+from erfs.errors import ConfigError, Problem
 from erfs.fabric import Fabric
-from erfs.faults import Fault
+from erfs.faults import Fault, FaultKind
+from erfs.ids import LinkId, NodeId
 from erfs.units import MS, SECOND, US
-from erfs_scenario.demands import DemandSet
+from erfs_scenario.demands import DemandSet, ring_pairs, sampled_pairs
+from erfs_scenario.schema import TAIL_NS, Demands, Expect, ScenarioFile, ShareBound, TimersPart, TimingPart
+from erfs_scenario.selectors import Misfit, select_links, select_nodes
+
+T = TypeVar("T")
 
 
 def stream(seed: int, name: str) -> random.Random:
@@ -148,6 +156,124 @@ class Plan:
             found.append(" - ".join(f"{self.fabric.nodes[end.node].label}:{end.port}" for end in link.ends))
         found += [self.fabric.nodes[node].label for node in fault.nodes]
         return ", ".join(found) or "controller"
+
+
+def compile_plan(
+    file: ScenarioFile,
+    fabric: Fabric,
+    *,
+    seed: int | None = None,
+    is_protecting: bool | None = None,
+    demands: Demands | None = None,
+) -> Plan:
+    """
+    Draw all chance of a scenario on *fabric*.
+
+    Args:
+        file: The scenario.
+        fabric: What it runs on.
+        seed: Instead of the scenario's own.
+        is_protecting: Instead of the scenario's own ``protection``.
+        demands: Instead of the scenario's own.
+
+    Returns:
+        The plan; the same for the same arguments, on every machine and hash seed.
+
+    Raises:
+        ConfigError: a selector does not fit the fabric, or there are no demands on it; all problems at once.
+    """
+    scenario = file.scenario
+    seed = scenario.seed if seed is None else seed
+    problems: list[Problem] = []
+
+    def resolved(path: tuple[str | int, ...], choose: Callable[[], tuple[T, ...]]) -> tuple[T, ...]:
+        try:
+            return choose()
+        except Misfit as misfit:
+            message = f"{misfit.message} (fabric: {fabric.name})"
+            problems.append(file.document.problem((*path, misfit.key), message, misfit.suggestion))
+            return ()
+
+    zero_ns = scenario.warm_up + scenario.settle
+    faults = []
+    for index, (name, part) in enumerate(zip(file.fault_names(), scenario.faults, strict=True)):
+        links: tuple[LinkId, ...] = ()
+        nodes: tuple[NodeId, ...] = ()
+        if part.target is not None:
+            rng = stream(seed, f"fault/{name}")
+            path = ("faults", index, "target")
+            if part.kind == "link_down":
+                links = resolved(path, partial(select_links, fabric, part.target, rng))
+            else:
+                nodes = resolved(path, partial(select_nodes, fabric, part.target, rng))
+        faults.append(Fault(name, FaultKind(part.kind), zero_ns + part.at, zero_ns + part.end_ns, links, nodes))
+    sets = []
+    wanted = scenario.demands if demands is None else demands
+    endpoints = tuple(node.id for node in fabric.endpoints if fabric.attachments[node.id])
+    if wanted.all_pairs:
+        sets.append(DemandSet("all_pairs", endpoints=endpoints))
+    if wanted.sampled is not None:
+        is_small = len(endpoints) * (len(endpoints) - 1) <= wanted.sampled.all_up_to
+        if is_small and not wanted.all_pairs:
+            sets.append(DemandSet("all_pairs", endpoints=endpoints))
+        elif not is_small:
+            pairs = sampled_pairs(endpoints, wanted.sampled.count, stream(seed, "demands"))
+            sets.append(DemandSet("sampled", pairs=pairs))
+    for name, group in wanted.groups.items():
+        choose = partial(select_nodes, fabric, group.select, stream(seed, f"group/{name}"), is_for_endpoints=True)
+        chosen = resolved(("demands", "groups", name, "select"), choose)
+        members = tuple(node for node in chosen if fabric.attachments[node])
+        if group.pattern == "ring":
+            sets.append(DemandSet(name, is_job=True, pairs=ring_pairs(members)))
+        else:
+            sets.append(DemandSet(name, is_job=True, endpoints=members))
+        if chosen and not sets[-1].count:
+            problems.append(file.document.problem(("demands", "groups", name), "a job needs two endpoints at least"))
+    if not problems and not any(found.count for found in sets):
+        message = f"no demands: {len(endpoints)} attached endpoints in fabric {fabric.name}"
+        problems.append(file.document.problem(("demands",), message))
+    if problems:
+        raise ConfigError(file.source, sorted(problems, key=lambda problem: (problem.line, problem.column)))
+    faults.sort(key=lambda fault: (fault.at_ns, fault.id))
+    tail_ns = max(fault.end_at_ns for fault in faults) + TAIL_NS
+    return Plan(
+        name=scenario.name,
+        description=scenario.description.strip(),
+        fabric=fabric,
+        demands=tuple(sets),
+        faults=tuple(faults),
+        seed=seed,
+        measure_from_ns=scenario.warm_up,
+        duration_ns=tail_ns if scenario.duration is None else zero_ns + scenario.duration,
+        timing=Timing(**_given(scenario.timing)),
+        timers=Timers(**_given(scenario.timers)),
+        is_protecting=scenario.protection if is_protecting is None else is_protecting,
+        expectations=_expectations(scenario.expect),
+    )
+
+
+def _given(part: TimingPart | TimersPart) -> dict[str, int]:
+    """Return the settings a scenario names, under the plan's names: durations end in _ns."""
+    given = part.model_dump(exclude_none=True)
+    return {name if name == "ack_attempts" else f"{name}_ns": value for name, value in given.items()}
+
+
+def _expectations(expect: Expect) -> Expectations:
+    def lower(bound: ShareBound | None) -> int | None:
+        return None if bound is None else bound.min
+
+    return Expectations(
+        recovery_max_ns=expect.recovery.max,
+        recovery_p95_ns=expect.recovery.p95,
+        availability_min_ppm=lower(expect.availability),
+        availability_all_min_ppm=lower(expect.availability_of_all),
+        job_availability_min_ppm=lower(expect.job_availability),
+        capacity_min_ppm=lower(expect.capacity_retained),
+        is_loop_free=expect.no_loop,
+        is_black_hole_free=expect.no_black_hole_while_path,
+        converges=expect.converges,
+        loses_nothing_on_return=expect.lossless_return,
+    )
 
 
 def as_json(values: Timing | Timers | Expectations) -> dict[str, Any]:

@@ -1,0 +1,558 @@
+"""What a scenario file may say. Data, not code; everything wrong with a file is told at once, each with line, column and advice.
+
+Rule 1: a duration has a unit, a fault has an end, a share has a per-cent sign; there is no guessing.
+Rule 2: what needs a fabric to be checked (names, selectors) is checked in `erfs_scenario.plan`.
+"""
+
+import difflib
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self, get_args
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from erfs.errors import ConfigError, Problem
+from erfs.generators import GENERATORS
+from erfs.units import SECOND, parse_duration
+from erfs_scenario import yaml_marks
+from erfs_scenario.yaml_marks import Document
+
+_PERCENT: Final = re.compile(r"\s*(?P<whole>\d{1,3})(?:\.(?P<fraction>\d{1,4}))?\s*%\s*")
+
+
+def _duration(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise PydanticCustomError("duration", 'expected a duration such as "50 ms"')
+    if not isinstance(value, str):
+        raise PydanticCustomError(
+            "duration", "{value} has no unit", {"value": value, "advice": f'write "{value} ms" or "{value} s"'}
+        )
+    if value.strip().startswith("-"):
+        raise PydanticCustomError("duration", '"{value}" is negative', {"value": value})
+    if re.fullmatch(r"\s*\d+(\.\d+)?\s*", value):
+        number = value.strip()
+        raise PydanticCustomError(
+            "duration", '"{value}" has no unit', {"value": value, "advice": f'write "{number} ms" or "{number} s"'}
+        )
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise PydanticCustomError("duration", "{text}", {"text": str(error)}) from None
+
+
+def _share(value: object) -> object:
+    match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise PydanticCustomError("share", 'expected a percentage such as "99.995 %"')
+    parts = int(match["whole"]) * 10_000 + int((match["fraction"] or "").ljust(4, "0"))
+    if parts > 1_000_000:
+        raise PydanticCustomError("share", '"{value}" is more than 100 %', {"value": value})
+    return parts
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Duration = Annotated[
+    int,
+    BeforeValidator(_duration),
+    WithJsonSchema(
+        {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(ns|us|µs|ms|s|min|h)\s*$", "examples": ["50 ms"]}
+    ),
+]
+Share = Annotated[
+    int,
+    BeforeValidator(_share),
+    WithJsonSchema({"type": "string", "pattern": r"^\s*\d{1,3}(\.\d{1,4})?\s*%\s*$", "examples": ["99.995 %"]}),
+]
+Names = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_listed),
+    Field(min_length=1, strict=False),
+    WithJsonSchema({"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
+]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Generate(BaseModel):
+    """A fabric made by a generator; the other keys are its parameters (`erfs fabric make --help`)."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    kind: str
+    """One of the generators: fat-tree, leaf-spine, rail, dragonfly, torus."""
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The generator's own parameters."""
+        return dict(self.model_extra or {})
+
+
+class FabricPart(_Part):
+    """Where the fabric comes from; `--fabric` overrides it."""
+
+    file: str | None = None
+    """A fabric file, relative to the scenario."""
+    generate: Generate | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.file is None) == (self.generate is None):
+            raise PydanticCustomError(
+                "fabric", "a fabric is either a file or generated", {"advice": "keep one of file, generate"}
+            )
+        return self
+
+
+class Selector(_Part):
+    """
+    Which links or nodes. Every key narrows the choice; `random` then draws that many of what is left.
+
+    Without `random` and `name` everything that fits is hit.
+    """
+
+    kind: Literal["trunk", "access", "switch", "host"] | None = None
+    """trunk: links between switches; access: links of endpoints; host: hosts and NICs."""
+    tier: Literal["leaf", "spine", "top"] | Annotated[int, Field(ge=0)] | None = None
+    """leaf is 1, spine is 2, top the highest there is; of a link, the tier of its higher end."""
+    label: dict[str, str | int] = {}
+    """Labels and their values, such as {rail: 3}; of a link, those of either end or its own."""
+    name: Names | None = None
+    """Identities or display names. Of links also "node:port", or "node - node" for all cables between two nodes."""
+    random: Annotated[int, Field(ge=1)] | None = None
+    """Draw this many, from the seed."""
+    share_switch: bool = False
+    """Of links drawn by `random`: all on one switch, as when a line card dies."""
+
+    @model_validator(mode="after")
+    def _is_sensible(self) -> Self:
+        if self.share_switch and (self.random is None or self.kind in ("switch", "host")):
+            raise PydanticCustomError("selector", "share_switch is for links drawn by random", {"key": "share_switch"})
+        if not self.model_dump(exclude_defaults=True):
+            raise PydanticCustomError(
+                "selector",
+                "an empty selector would hit everything",
+                {"advice": "say kind, tier, label, name or random"},
+            )
+        return self
+
+
+class Sampled(_Part):
+    """Pairs drawn from the seed."""
+
+    count: Annotated[int, Field(ge=1, le=1_000_000)]
+    """How many ordered pairs."""
+    all_up_to: Annotated[int, Field(ge=0)] = 0
+    """On a fabric with no more pairs than this, take them all instead."""
+
+
+class Group(_Part):
+    """A job: endpoints that work together; it stands still while any of its demands is not served."""
+
+    select: Selector
+    pattern: Literal["all_pairs", "ring"] = "all_pairs"
+    """ring: each to its neighbours in canonical order, both ways."""
+
+
+class Demands(_Part):
+    """Who talks to whom. Several of these may be said; each is measured apart."""
+
+    all_pairs: bool = False
+    sampled: Sampled | None = None
+    groups: dict[Annotated[str, Field(pattern=r"^[\w.-]+$")], Group] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_word(cls, value: object) -> object:
+        return {"all_pairs": True} if value == "all_pairs" else value
+
+    @model_validator(mode="after")
+    def _is_something(self) -> Self:
+        if not (self.all_pairs or self.sampled or self.groups):
+            raise PydanticCustomError("demands", "no demands", {"advice": "say all_pairs, sampled or groups"})
+        return self
+
+
+_LINK_KINDS: Final = ("trunk", "access")
+_NODE_KINDS: Final = ("switch", "host")
+
+
+class FaultPart(_Part):
+    """One thing that goes wrong, and its end. Instants count from the end of the settle time."""
+
+    name: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = None
+    """Unique; the kind and a number where it is left out."""
+    kind: Literal["link_down", "node_down", "agent_kill", "controller_kill", "bus_partition"]
+    target: Selector | None = None
+    """Links for link_down, nodes for the others; controller_kill has none."""
+    at: Duration
+    for_: Annotated[Duration | None, Field(alias="for")] = None
+    """How long it lasts: this, or until."""
+    until: Duration | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.for_ is None and self.until is None:
+            raise PydanticCustomError("fault", "the fault has no end", {"advice": 'add "for: 3 s" or "until: 5 s"'})
+        if self.for_ is not None and self.until is not None:
+            raise PydanticCustomError(
+                "fault", "both for and until say when it ends", {"key": "until", "advice": "keep one"}
+            )
+        if self.end_ns <= self.at:
+            key = "until" if self.for_ is None else "for"
+            raise PydanticCustomError("fault", "the fault ends before it has begun", {"key": key})
+        if (self.target is None) != (self.kind == "controller_kill"):
+            if self.target is None:
+                raise PydanticCustomError(
+                    "fault",
+                    "{kind} needs a target",
+                    {"kind": self.kind, "advice": "such as target: {kind: switch, random: 1}"},
+                )
+            raise PydanticCustomError("fault", "controller_kill takes no target", {"key": "target"})
+        if self.target is not None and self.target.kind is not None:
+            fitting = _LINK_KINDS if self.kind == "link_down" else _NODE_KINDS
+            if self.target.kind not in fitting:
+                raise PydanticCustomError(
+                    "fault",
+                    '{kind} cannot hit "{target}"',
+                    {
+                        "kind": self.kind,
+                        "target": self.target.kind,
+                        "key": "target.kind",
+                        "advice": f"say {' or '.join(fitting)}",
+                    },
+                )
+        if self.target is not None and self.target.share_switch and self.kind != "link_down":
+            raise PydanticCustomError("fault", "share_switch is for links", {"key": "target.share_switch"})
+        return self
+
+    @property
+    def end_ns(self) -> int:
+        """When it ends, on the same clock as `at`."""
+        return self.until if self.until is not None else self.at + (self.for_ or 0)
+
+
+class RecoveryBounds(_Part):
+    """How long a flow that has a path may go without full service after a fault."""
+
+    max: Duration | None = None
+    p95: Duration | None = None
+    """Needs 59 events; with fewer the maximum is judged against it."""
+
+
+class ShareBound(_Part):
+    """A lower bound."""
+
+    min: Share
+
+
+class Expect(_Part):
+    """What must hold; the verdict names every bound that does not."""
+
+    recovery: RecoveryBounds = RecoveryBounds()
+    availability: ShareBound | None = None
+    """Served demand-time over the demand-time that had a path permitted by policy."""
+    availability_of_all: ShareBound | None = None
+    """Served demand-time over all demand-time."""
+    job_availability: ShareBound | None = None
+    """Of every job."""
+    capacity_retained: ShareBound | None = None
+    """Of every affected flow that still has a path, right before the fault ends."""
+    no_loop: bool = True
+    no_black_hole_while_path: bool = True
+    """A flow that has a path loses something only while a fault that crosses it is being recovered from."""
+    lossless_return: bool = True
+    """The end of a fault costs nothing."""
+    converges: bool = True
+    """When the run ends everything that has a path is served in full."""
+
+
+class TimingPart(_Part):
+    """How long things take in simulation; `erfs_scenario.plan.Timing` says where each default comes from."""
+
+    carrier: Duration | None = None
+    carrier_jitter: Duration | None = None
+    write: Duration | None = None
+    bus: Duration | None = None
+    bus_jitter: Duration | None = None
+    computation: Duration | None = None
+    start: Duration | None = None
+    reconnect: Duration | None = None
+    will: Duration | None = None
+
+
+class TimersPart(_Part):
+    """Settings of agents and controller in this run."""
+
+    wait_to_restore: Duration | None = None
+    wait_to_restore_max: Duration | None = None
+    flap_window: Duration | None = None
+    health_interval: Duration | None = None
+    discovery: Duration | None = None
+    debounce_min: Duration | None = None
+    debounce_max: Duration | None = None
+    ack_wait: Duration | None = None
+    ack_attempts: Annotated[int, Field(ge=1)] | None = None
+    leader_refresh: Duration | None = None
+    leader_listen: Duration | None = None
+
+
+class Scenario(_Part):
+    """A scenario file."""
+
+    name: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=100)]
+    """Names the output folder."""
+    description: str = ""
+    fabric: FabricPart
+    demands: Demands = Demands(all_pairs=True)
+    faults: Annotated[tuple[FaultPart, ...], Field(min_length=1, max_length=10_000, strict=False)]
+    expect: Expect = Expect()
+    seed: Annotated[int, Field(ge=0)] = 1
+    warm_up: Duration = 5 * SECOND
+    """From the start until the system must have reached its steady state."""
+    settle: Duration = 1 * SECOND
+    """How long the steady state is then watched before anything is done; it must hold."""
+    duration: Duration | None = None
+    """From the end of settle to the end of the run; by default 5 s after the last fault ended."""
+    timing: TimingPart = TimingPart()
+    timers: TimersPart = TimersPart()
+    protection: bool = True
+    """Whether programs are armed; `--no-protection` switches it off."""
+
+
+# What is left to happen after the last fault ended, unless the file says otherwise: the default wait-to-restore of 2 s, then the
+# restoration, and as much again for seeing that nothing else happens.
+TAIL_NS: Final = 5 * SECOND
+
+
+@dataclass(frozen=True)
+class ScenarioFile:
+    """A scenario and where each part of it stands in its file."""
+
+    scenario: Scenario
+    document: Document
+    folder: Path
+
+    @property
+    def source(self) -> str:
+        """The file's name as the user gave it."""
+        return self.document.source
+
+    def fault_names(self) -> tuple[str, ...]:
+        """Return the name of each fault, in the order of the file."""
+        return tuple(fault.name or f"{fault.kind}-{index}" for index, fault in enumerate(self.scenario.faults, start=1))
+
+
+def load_scenario(path: Path) -> ScenarioFile:
+    """
+    Return the scenario in the file *path*.
+
+    Raises:
+        ConfigError: it cannot be read, or says something it may not; all problems at once.
+    """
+    try:
+        # One byte more than allowed is enough to refuse; a device or a huge file is not read whole.
+        with path.open("rb") as file:
+            content = file.read(yaml_marks.SIZE_MAX + 1)
+    except OSError as error:
+        raise ConfigError(str(path), [Problem(0, f"cannot be read: {error.strerror or error}")]) from None
+    return parse_scenario(content, str(path), path.parent)
+
+
+def parse_scenario(content: bytes, source: str, folder: Path = Path()) -> ScenarioFile:
+    """
+    Return the scenario that *content* is.
+
+    Args:
+        content: The file's bytes.
+        source: Its name, for messages.
+        folder: What file names in it are relative to.
+
+    Raises:
+        ConfigError: all problems at once, in the order of the file.
+    """
+    document = yaml_marks.load(content, source)
+    problems = list(document.problems)
+    scenario = None
+    try:
+        scenario = Scenario.model_validate(document.data)
+    except ValidationError as error:
+        problems += _problems_of(error, document, Scenario, ())
+    problems += _generator_problems(document)
+    problems += _duplicate_names(document)
+    if scenario is not None:
+        problems += _timing_problems(scenario, document)
+    if problems:
+        unique = dict.fromkeys(problems)
+        raise ConfigError(source, sorted(unique, key=lambda problem: (problem.line, problem.column)))
+    assert scenario is not None
+    return ScenarioFile(scenario, document, folder)
+
+
+def _generator_problems(document: Document) -> list[Problem]:
+    fabric = document.data.get("fabric")
+    generate = fabric.get("generate") if isinstance(fabric, dict) else None
+    if not isinstance(generate, dict) or not isinstance(generate.get("kind"), str):
+        return []
+    path: yaml_marks.Path = ("fabric", "generate")
+    generator = GENERATORS.get(generate["kind"])
+    if generator is None:
+        message = f'there is no generator "{generate["kind"]}"'
+        return [document.problem((*path, "kind"), message, suggest(generate["kind"], GENERATORS))]
+    try:
+        generator.params.model_validate({key: value for key, value in generate.items() if key != "kind"})
+    except ValidationError as error:
+        return _problems_of(error, document, generator.params, path)
+    return []
+
+
+def _duplicate_names(document: Document) -> list[Problem]:
+    faults = document.data.get("faults")
+    named = [
+        (index, fault["name"])
+        for index, fault in enumerate(faults if isinstance(faults, list) else [])
+        if isinstance(fault, dict) and isinstance(fault.get("name"), str)
+    ]
+    counts = Counter(name for _, name in named)
+    seen: set[str] = set()
+    problems = []
+    for index, name in named:
+        if counts[name] > 1 and name in seen:
+            problems.append(
+                document.problem(("faults", index, "name"), f'two faults are called "{name}"', "names are unique")
+            )
+        seen.add(name)
+    return problems
+
+
+def _timing_problems(scenario: Scenario, document: Document) -> list[Problem]:
+    problems = []
+    if scenario.duration is not None:
+        for index, fault in enumerate(scenario.faults):
+            if fault.end_ns > scenario.duration:
+                key = "until" if fault.until is not None else "for"
+                message = "the fault ends after the run does"
+                problems.append(document.problem(("faults", index, key), message, "raise duration, or leave it out"))
+    pairs = (("debounce_min", "debounce_max"), ("wait_to_restore", "wait_to_restore_max"))
+    for low, high in pairs:
+        low_ns, high_ns = getattr(scenario.timers, low), getattr(scenario.timers, high)
+        if low_ns is not None and high_ns is not None and low_ns > high_ns:
+            problems.append(document.problem(("timers", low), f"{low} is more than {high}"))
+    return problems
+
+
+def suggest(word: str, known: Any) -> str:
+    """Return "did you mean …?" for the *known* words nearest to *word*, or the first few known ones, or nothing."""
+    words = [str(one) for one in known]
+    near = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
+    if near:
+        return f'did you mean "{near[0]}"?'
+    return f"known: {', '.join(words[:12])}{', …' if len(words) > 12 else ''}" if words else ""
+
+
+def _problems_of(
+    error: ValidationError, document: Document, model: type[BaseModel], prefix: yaml_marks.Path
+) -> list[Problem]:
+    problems = []
+    for found in error.errors(include_url=False):
+        loc = (*prefix, *found["loc"])
+        path = _known_path(document, loc)
+        context = found.get("ctx", {})
+        advice = str(context.get("advice", ""))
+        kind = found["type"]
+        if kind == "extra_forbidden":
+            names = _field_names(model, found["loc"][:-1])
+            problems.append(
+                document.problem(loc, f'unknown key "{loc[-1]}"', suggest(str(loc[-1]), names), is_key=True)
+            )
+            continue
+        if kind == "missing":
+            message = f'"{loc[-1]}" is missing'
+        elif kind == "literal_error" and isinstance(found["input"], str):
+            words = re.findall(r"'([^']*)'", str(context.get("expected", "")))
+            message, advice = f'"{found["input"]}" is not known here', suggest(found["input"], words)
+        elif kind == "string_pattern_mismatch":
+            message, advice = f'"{found["input"]}" may hold only letters, digits, ".", "_" and "-"', ""
+        else:
+            message = found["msg"].removeprefix("Value error, ")
+            message = message[:1].lower() + message[1:]
+            if kind.endswith(("_type", "_parsing")):
+                message += f", found {_shown(found['input'])}"
+        if (key := context.get("key")) is not None:
+            path = (*path, *str(key).split("."))
+            path = _known_path(document, path)
+        problems.append(document.problem(path, message, advice, is_key=kind == "fault" and bool(key)))
+    return _without_union_echo(problems)
+
+
+def _without_union_echo(problems: list[Problem]) -> list[Problem]:
+    """Return *problems* with one per place: a value that fits no member of a union is complained about once for each."""
+    first: dict[tuple[int, int], Problem] = {}
+    kept = []
+    for problem in problems:
+        place = problem.line, problem.column
+        if place in first and not problem.message.startswith(("unknown key", '"')):
+            continue
+        first.setdefault(place, problem)
+        kept.append(problem)
+    return kept
+
+
+def _known_path(document: Document, loc: tuple[str | int, ...]) -> yaml_marks.Path:
+    """Return the part of a pydantic location that exists in the file; names of union members and validators are not."""
+    path: yaml_marks.Path = ()
+    for part in loc:
+        if (*path, part) in document.values:
+            path = (*path, part)
+    return path
+
+
+def _field_names(model: type[BaseModel], loc: tuple[str | int, ...]) -> list[str]:
+    """Return the keys that the model at *loc* below *model* knows."""
+    current: Any = model
+    for part in loc:
+        fields = current.model_fields if isinstance(current, type) and issubclass(current, BaseModel) else None
+        if fields is None:
+            continue
+        by_key = {field.alias or name: field for name, field in fields.items()}
+        if part in by_key:
+            current = _model_in(by_key[str(part)].annotation)
+    if isinstance(current, type) and issubclass(current, BaseModel):
+        return [field.alias or name for name, field in current.model_fields.items()]
+    return []
+
+
+def _model_in(annotation: Any) -> Any:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in get_args(annotation):
+        found = _model_in(inner)
+        if found is not None:
+            return found
+    return None
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    text = str(value)
+    return f'"{text[:40]}{"…" if len(text) > 40 else ""}"'

@@ -1,0 +1,199 @@
+"""Which links, nodes or endpoints of a fabric a selector means. One selector runs on any fabric that has such things.
+
+Rule 1: candidates come in the fabric's canonical order, so equal seeds draw equally on every machine.
+Rule 2: a selector that means nothing here is an error that says what there is.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from erfs.fabric import Fabric, Link, Node
+from erfs.ids import LinkId, NodeId
+from erfs_scenario.schema import Selector, suggest
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Misfit(Exception):  # noqa: N818 -- it is told as a Problem; the caller knows the line
+    """*key* of a selector does not fit the fabric."""
+
+    key: str
+    message: str
+    suggestion: str = ""
+
+
+def select_links(fabric: Fabric, selector: Selector, rng: random.Random) -> tuple[LinkId, ...]:
+    """
+    Return the links that *selector* means, sorted.
+
+    Raises:
+        Misfit: a name is not in the fabric, nothing fits, or less than `random` asks for.
+    """
+    links = [link for link in fabric.links.values() if not link.is_self_loop]
+    if selector.name is not None:
+        links = _named_links(fabric, links, selector.name)
+    if selector.kind is not None:
+        fits = fabric.is_trunk if selector.kind == "trunk" else fabric.is_access
+        links = _narrowed(links, fits, "kind", f"no {selector.kind} link fits")
+    elif selector.name is None:
+        links = [link for link in links if fabric.is_trunk(link) or fabric.is_access(link)]
+    if (tier := _tier(fabric, selector)) is not None:
+        links = _narrowed(
+            links,
+            lambda link: max(_tier_of(fabric.nodes[end.node]) for end in link.ends) == tier,
+            "tier",
+            f"no such link has its higher end in tier {tier}",
+            _tiers_there(fabric),
+        )
+    for key, value in sorted(selector.label.items()):
+        links = _narrowed(
+            links,
+            lambda link, key=key, value=value: any(  # type: ignore[misc]
+                labels.get(key) == str(value)
+                for labels in (link.labels, *(fabric.nodes[end.node].labels for end in link.ends))
+            ),
+            "label",
+            f'no such link, nor an end of one, has the label {key} = "{value}"',
+            _labels_there(fabric, key),
+        )
+    if selector.share_switch:
+        return _on_one_switch(fabric, links, selector.random or 1, rng)
+    return tuple(link.id for link in _drawn(links, selector, rng, "links"))
+
+
+def select_nodes(
+    fabric: Fabric, selector: Selector, rng: random.Random, *, is_for_endpoints: bool = False
+) -> tuple[NodeId, ...]:
+    """
+    Return the nodes that *selector* means, sorted: switches and endpoints with a link, never aggregation nodes.
+
+    Args:
+        fabric: Where to look.
+        selector: What is meant.
+        rng: Draws where the selector says random.
+        is_for_endpoints: Only endpoints count, as for demands.
+
+    Raises:
+        Misfit: as `select_links`.
+    """
+    nodes = (
+        list(fabric.endpoints)
+        if is_for_endpoints
+        else sorted((*fabric.switches, *fabric.endpoints), key=lambda node: node.id)
+    )
+    if selector.name is not None:
+        nodes = _named_nodes(nodes, selector.name)
+    if selector.kind is not None:
+        nodes = _narrowed(
+            nodes, lambda node: node.is_switch == (selector.kind == "switch"), "kind", f"no {selector.kind} fits"
+        )
+    if (tier := _tier(fabric, selector)) is not None:
+        nodes = _narrowed(
+            nodes, lambda node: _tier_of(node) == tier, "tier", f"no such node is in tier {tier}", _tiers_there(fabric)
+        )
+    for key, value in sorted(selector.label.items()):
+        nodes = _narrowed(
+            nodes,
+            lambda node, key=key, value=value: node.labels.get(key) == str(value),  # type: ignore[misc]
+            "label",
+            f'no such node has the label {key} = "{value}"',
+            _labels_there(fabric, key),
+        )
+    return tuple(node.id for node in _drawn(nodes, selector, rng, "nodes"))
+
+
+def _narrowed(items: list[T], fits: Callable[[T], bool], key: str, message: str, suggestion: str = "") -> list[T]:
+    found = [item for item in items if fits(item)]
+    if not found:
+        raise Misfit(key, message, suggestion)
+    return found
+
+
+def _drawn(items: Sequence[T], selector: Selector, rng: random.Random, what: str) -> Sequence[T]:
+    if selector.random is None:
+        return items
+    if selector.random > len(items):
+        raise Misfit("random", f"{selector.random} {what} asked for, {len(items)} fit")
+    return [items[index] for index in sorted(rng.sample(range(len(items)), selector.random))]
+
+
+def _on_one_switch(fabric: Fabric, links: Iterable[Link], count: int, rng: random.Random) -> tuple[LinkId, ...]:
+    at: dict[NodeId, list[LinkId]] = {}
+    for link in links:
+        for end in link.ends:
+            if fabric.nodes[end.node].is_switch:
+                at.setdefault(end.node, []).append(link.id)
+    able = [found for _, found in sorted(at.items()) if len(found) >= count]
+    if not able:
+        most = max((len(found) for found in at.values()), default=0)
+        raise Misfit("random", f"{count} links of one switch asked for, no switch has more than {most} that fit")
+    return tuple(sorted(rng.sample(rng.choice(able), count)))
+
+
+def _named_nodes(nodes: Sequence[Node], names: Sequence[str]) -> list[Node]:
+    found: dict[NodeId, Node] = {}
+    for name in names:
+        by_id = [node for node in nodes if node.id == name]
+        by_name = [node for node in nodes if node.name == name]
+        if not by_id and len(by_name) > 1:
+            raise Misfit(
+                "name",
+                f'{len(by_name)} nodes are called "{name}"',
+                f"say which: {', '.join(node.id for node in by_name[:4])}",
+            )
+        if not by_id and not by_name:
+            known = [node.id for node in nodes] + [node.name for node in nodes if node.name]
+            raise Misfit("name", f'node "{name}" is not in the fabric', suggest(name, known))
+        found |= {node.id: node for node in by_id or by_name}
+    return [found[node] for node in sorted(found)]
+
+
+def _named_links(fabric: Fabric, links: Sequence[Link], names: Sequence[str]) -> list[Link]:
+    known: dict[str, list[Link]] = {}
+    for link in links:
+        ends = [(end, fabric.nodes[end.node]) for end in link.ends]
+        spellings: set[str] = {link.id}
+        for end, node in ends:
+            spellings |= {end.id, f"{node.label}:{end.port}"}
+        for (_, one), (_, other) in (ends, ends[::-1]):
+            spellings |= {f"{one.id} - {other.id}", f"{one.label} - {other.label}"}
+        for (one_end, one), (other_end, other) in (ends, ends[::-1]):
+            spellings.add(f"{one.label}:{one_end.port} - {other.label}:{other_end.port}")
+        for spelling in spellings:
+            known.setdefault(spelling, []).append(link)
+    found: dict[LinkId, Link] = {}
+    for name in names:
+        hits = known.get(name)
+        if hits is None:
+            raise Misfit("name", f'link "{name}" is not in the fabric', suggest(name, sorted(known)))
+        found |= {link.id: link for link in hits}
+    return [found[link] for link in sorted(found)]
+
+
+def _tier_of(node: Node) -> int:
+    return -1 if node.tier is None else node.tier
+
+
+def _tier(fabric: Fabric, selector: Selector) -> int | None:
+    words: Mapping[object, int] = {
+        "leaf": 1,
+        "spine": 2,
+        "top": max((_tier_of(node) for node in fabric.switches), default=0),
+    }
+    return words.get(selector.tier, selector.tier if isinstance(selector.tier, int) else None)
+
+
+def _tiers_there(fabric: Fabric) -> str:
+    tiers = sorted({_tier_of(node) for node in fabric.switches} - {-1})
+    return f"switches here are in tier {', '.join(map(str, tiers))}" if tiers else "no tier could be inferred here"
+
+
+def _labels_there(fabric: Fabric, key: str) -> str:
+    values = sorted({node.labels[key] for node in fabric.nodes.values() if key in node.labels})
+    if values:
+        return f"{key} here is one of {', '.join(values[:8])}{', …' if len(values) > 8 else ''}"
+    labels = sorted({label for node in fabric.nodes.values() for label in node.labels})
+    return f"labels here: {', '.join(labels)}" if labels else "this fabric has no labels"

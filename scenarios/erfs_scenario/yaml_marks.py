@@ -1,0 +1,164 @@
+"""YAML into plain values, and where each of them stands in the file: so that every later complaint can name its line and column.
+
+Rule 1: everything wrong with the text itself becomes a Problem; no exception of the YAML library leaves this file.
+Rule 2: only plain values come out (text, numbers, truth, nothing, lists, mappings with text keys); no tag runs any code.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import yaml
+
+from erfs.errors import ConfigError, Problem
+
+# The largest scenario in the library has 2 kB. These bounds are for files that are no scenarios, or mean harm.
+SIZE_MAX: Final = 1024 * 1024
+VALUE_COUNT_MAX: Final = 50_000
+
+Path = tuple[str | int, ...]
+Mark = tuple[int, int]
+"""Line and column, counted from 1."""
+
+_PLAIN_TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null"))
+_TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"  # a bare date is text to us
+
+
+@dataclass
+class Document:
+    """A YAML file's values with the places of all keys and values."""
+
+    source: str
+    data: Any = None
+    problems: list[Problem] = field(default_factory=list)
+    values: dict[Path, Mark] = field(default_factory=dict)
+    keys: dict[Path, Mark] = field(default_factory=dict)
+
+    def value_mark(self, path: Path) -> Mark:
+        """Return where the value at *path* stands; where there is none, where the nearest value around it does."""
+        while path and path not in self.values:
+            path = path[:-1]
+        return self.values.get(path, (1, 1))
+
+    def key_mark(self, path: Path) -> Mark:
+        """Return where the key at *path* stands, or else its value."""
+        return self.keys.get(path) or self.value_mark(path)
+
+    def problem(self, path: Path, message: str, suggestion: str = "", *, is_key: bool = False) -> Problem:
+        """Return the problem *message* at the place of *path*."""
+        line, column = self.key_mark(path) if is_key else self.value_mark(path)
+        return Problem(line, message, column, suggestion)
+
+
+def load(content: bytes, source: str) -> Document:
+    """
+    Return the one document of *content*; duplicate keys and tags are among its problems, to be told with all the others.
+
+    Raises:
+        ConfigError: the text cannot be read as YAML at all: too large, not UTF-8, a syntax error, aliases that explode.
+    """
+
+    def fail(line: int, message: str, column: int = 0, suggestion: str = "") -> ConfigError:
+        return ConfigError(source, [Problem(line, message, column, suggestion)])
+
+    if len(content) > SIZE_MAX:
+        raise fail(0, f"{len(content):,} bytes: a scenario has at most {SIZE_MAX:,}")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise fail(
+            line, f"not UTF-8 text: byte 0x{content[error.start]:02x}", suggestion="is this a scenario?"
+        ) from None
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        column = error.position - text.rfind("\n", 0, error.position)
+        raise fail(line, f"the character U+{error.character:04X} is not allowed", column) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = " ".join(part for part in (error.context, error.problem) if part)
+        place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        raise fail(place[0], f"not YAML: {what}", place[1], _syntax_advice(text, place[0])) from None
+    except RecursionError:
+        raise fail(0, "nested too deeply") from None
+    if node is None:
+        raise fail(0, "the file is empty", suggestion="see scenarios/library for examples")
+    document = Document(source)
+    try:
+        document.data = _Builder(document, loader).build(node, ())
+    except RecursionError:
+        raise fail(0, "nested too deeply, or an alias that contains itself") from None
+    if not isinstance(document.data, dict):
+        line, column = document.value_mark(())
+        raise fail(line, f"expected a mapping with keys such as name and faults, found {_kind(document.data)}", column)
+    return document
+
+
+class _Builder:
+    def __init__(self, document: Document, loader: yaml.SafeLoader) -> None:
+        self._document = document
+        self._loader = loader
+        self._count = 0
+
+    def build(self, node: yaml.Node, path: Path) -> Any:
+        mark = node.start_mark.line + 1, node.start_mark.column + 1
+        self._document.values.setdefault(path, mark)
+        self._count += 1
+        if self._count > VALUE_COUNT_MAX:
+            problem = Problem(mark[0], f"more than {VALUE_COUNT_MAX:,} values once aliases are written out", mark[1])
+            raise ConfigError(self._document.source, [problem])
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        return self._scalar(node, path)
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            mark = key_node.start_mark.line + 1, key_node.start_mark.column + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._document.problems.append(Problem(mark[0], "a key must be plain text", mark[1]))
+                continue
+            key = str(key_node.value)
+            if key in found:
+                first = self._document.keys[(*path, key)][0]
+                self._document.problems.append(
+                    Problem(mark[0], f'"{key}" is there twice, first in line {first}', mark[1])
+                )
+                continue
+            self._document.keys[(*path, key)] = mark
+            found[key] = self.build(value_node, (*path, key))
+        return found
+
+    def _scalar(self, node: yaml.Node, path: Path) -> Any:
+        if node.tag == _TIMESTAMP:
+            return node.value
+        if node.tag not in _PLAIN_TAGS:
+            self._document.problems.append(self._document.problem(path, f"the tag {node.tag} is not allowed here"))
+            return None
+        try:
+            return self._loader.construct_object(node)
+        except (ValueError, yaml.YAMLError):
+            self._document.problems.append(
+                self._document.problem(path, f'"{node.value}" is no {node.tag.rpartition(":")[2]}')
+            )
+            return None
+
+
+def _syntax_advice(text: str, line: int) -> str:
+    lines = text.splitlines()
+    before = lines[max(0, line - 2) : line]
+    if any("\t" in found for found in before):
+        return "indent with spaces, not tabs"
+    if any(found.count('"') % 2 for found in before):
+        return "a quote is not closed"
+    return ""
+
+
+def _kind(value: object) -> str:
+    return {list: "a list", str: "text", int: "a number", float: "a number", bool: "a truth value"}.get(
+        type(value), "nothing"
+    )
