@@ -43,6 +43,8 @@ def _node_link(fabric: Fabric) -> str:
 
 def _graphml(fabric: Fabric) -> str:
     graph = _graph(fabric, lambda value: json.dumps(value, ensure_ascii=False, sort_keys=True))
+    for *_, key, attributes in graph.edges(keys=True, data=True):
+        attributes["id"] = key
     return "\n".join(nx.generate_graphml(graph, named_key_ids=True, edge_id_from_attribute="id")) + "\n"
 
 
@@ -60,7 +62,6 @@ def _graph(fabric: Fabric, nested: Callable[[Any], Any]) -> "nx.MultiGraph[Any]"
         graph.add_node(node.id, **attributes)
     for link in fabric.links.values():
         attributes = {
-            "id": link.id,
             # An undirected graph may hand its ends over in any order, so end a says where it is.
             "a_node": link.a.node,
             "a_port": link.a.port,
@@ -153,9 +154,11 @@ def _guid_id(node: Node) -> str:
 
 
 def _description(node: Node) -> str:
-    """A node's description; one whose GUID is made up keeps its own id there, which is what people know it by."""
+    """A node's description: its name, else its host and rail as the drivers would write them, else its id."""
     if node.kind is NodeKind.AGGREGATION and not node.name:
         return "Aggregation Node"
+    if not node.name and node.labels.keys() >= {"host", "rail"}:
+        return f"{node.labels['host']} mlx5_{node.labels['rail']}"
     return node.name or ("" if _GUID_ID.fullmatch(node.id) else node.id)
 
 

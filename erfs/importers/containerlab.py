@@ -67,7 +67,7 @@ def read(document: Document) -> Imported:
     for line, one, other in cables:
         draft.add_link(line, one, other)
     name = member(document.data, "name")
-    return draft.finish(NAME, name if isinstance(name, str) and name else document.source.name)
+    return draft.finish(NAME, name if isinstance(name, str) and name else document.source.title)
 
 
 def _kind(topology: object, body: object) -> str:

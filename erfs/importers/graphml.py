@@ -97,7 +97,7 @@ def read(source: Source, seen: _Outline) -> Imported:
     draft.problems.extend(seen.repeated)
     if seen.elements & {"hyperedge", "port"}:
         draft.problem(0, "the graph has hyperedges or ports, which networkx does not read")
-        return draft.finish(NAME, source.name)
+        return draft.finish(NAME, source.title)
     try:
         graph = nx.parse_graphml(source.text, node_type=str, force_multigraph=True)
     except (
@@ -120,7 +120,7 @@ def read(source: Source, seen: _Outline) -> Imported:
         draft, graph, line_of_node=seen.nodes.__getitem__, line_of_link=line_of_link, is_known=seen.nodes.__contains__
     )
     name = graph.graph.get("name")
-    return draft.finish(NAME, name if isinstance(name, str) and name else source.name)
+    return draft.finish(NAME, name if isinstance(name, str) and name else source.title)
 
 
 def _add(found: _Outline, places: dict[str, int], name: str, line: int, what: str) -> None:

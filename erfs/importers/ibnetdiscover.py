@@ -60,7 +60,7 @@ def read(source: Source) -> Imported:
     if lines[-1]:
         reader.ends_without_newline(last)
     reader.claims.settle(last)
-    return reader.draft.finish(NAME, source.name)
+    return reader.draft.finish(NAME, source.title)
 
 
 class _Reader:

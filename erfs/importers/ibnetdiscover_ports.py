@@ -74,7 +74,7 @@ def read(source: Source) -> Imported:
         draft.problem(number, f"this line {reason}")
         draft.leave_out(number, f"this line {reason}")
     claims.settle(last)
-    return draft.finish(NAME, source.name)
+    return draft.finish(NAME, source.title)
 
 
 def _explain(line: str, claims: Claims) -> None:

@@ -77,7 +77,7 @@ def read(document: JsonDocument) -> Imported:
                 continue
             for index, part in enumerate(parts):
                 (_read_tier if group == "nodes" else _read_bundle)(document, draft, part, (*prefix, group, index))
-    return draft.finish(NAME, document.source.name)
+    return draft.finish(NAME, document.source.title)
 
 
 def _read_tier(document: JsonDocument, draft: Draft, part: object, path: tuple[str | int, ...]) -> None:

@@ -98,4 +98,4 @@ def read(document: JsonDocument) -> Imported:
     )
     about = data.get("graph")
     name = about.get("name") if isinstance(about, dict) else None
-    return draft.finish(NAME, name if isinstance(name, str) and name else document.source.name)
+    return draft.finish(NAME, name if isinstance(name, str) and name else document.source.title)

@@ -8,7 +8,7 @@ import lzma
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
 from erfs.errors import ConfigError, Problem
@@ -55,6 +55,11 @@ class Source:
     name: str
     text: str
     damaged: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The name without its folders: what a fabric from it is called, wherever the file lies."""
+        return PurePath(self.name).name or self.name
 
 
 def read_source(path: Path) -> Source:

@@ -77,7 +77,7 @@ def read(source: Source) -> Imported:
                 draft.problem(line, f'switch "{switch}" names itself')
             else:
                 draft.add_link(line, (switch, draft.next_port(switch)), (far, draft.next_port(far)), labels=labels)
-    return draft.finish(NAME, source.name)
+    return draft.finish(NAME, source.title)
 
 
 def _statements(source: Source, draft: Draft) -> list[tuple[int, str]]:
