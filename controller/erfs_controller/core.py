@@ -15,7 +15,6 @@ from erfs.messages import (
     Confirm,
     DownFact,
     Health,
-    Installed,
     Leader,
     Presence,
     Program,
@@ -100,9 +99,13 @@ class ControllerCore:
                 commands += self._hear(event, now_ns)
             case BusConnected():
                 self._election.connected(now_ns)
+                if self._is_pushing:
+                    commands += self._programming.republish()
+                else:
+                    # The first reign of this process takes over what is on the topics as it is.
+                    self._is_bus_new = self._epoch_led > 0
             case BusLost():
                 self._election.disconnected()
-                self._is_bus_new = self._epoch_led > 0
             case FabricReloaded(fabric):
                 commands += self._replace_fabric(fabric, now_ns)
             case TimerFired():
@@ -128,23 +131,19 @@ class ControllerCore:
     def _hear(self, event: Delivered, now_ns: int) -> list[Command]:
         match event.message:
             case DownFact() as fact:
+                self._election.saw_epoch(fact.epoch, now_ns)
                 return self._judged(self._detection.hear_fact(fact), now_ns)
             case Health() as health:
-                self._saw(health.installed, now_ns)
-                installed = self._programming.hear_installed(health.sender, health.installed, now_ns)
-                return [*installed, *self._judged(self._detection.hear_health(health), now_ns)]
+                self._election.saw_epoch(health.epoch, now_ns)
+                went_on = self._programming.hear_installed(health.sender, health.installed, now_ns)
+                return [*went_on, *self._judged(self._detection.hear_health(health), now_ns)]
             case Presence() as presence:
-                self._saw(presence.installed, now_ns)
-                if not self._roster.hear_presence(presence):
-                    return []
-                is_online = presence.state == "online"
-                marks = self._detection.hear_presence(presence.sender, is_online=is_online)
-                return [*self._judged(marks, now_ns), *self._programming.agent_moved(presence.sender, now_ns)]
+                return self._hear_presence(presence, now_ns)
             case Ack() as ack:
-                self._saw(ack.installed, now_ns)
+                self._election.saw_epoch(ack.epoch, now_ns)
                 return [*self._programming.hear_ack(ack, now_ns)]
             case Program() as program:
-                if not self._election.is_leading:
+                if self._epoch_led == 0:
                     self._election.saw_epoch(program.epoch, now_ns)
                     self._roster.hear_given(program)
                 return []
@@ -156,15 +155,21 @@ class ControllerCore:
                 # Between agents: which next hops to avoid until the next generation.
                 return []
 
+    def _hear_presence(self, presence: Presence, now_ns: int) -> list[Command]:
+        node, is_online = presence.sender, presence.state == "online"
+        if is_online:
+            # A last will was written long before it is said, under whatever epoch it was then.
+            self._election.saw_epoch(presence.epoch, now_ns)
+        if not self._roster.hear_presence(presence):
+            return [*self._programming.hear_installed(node, presence.installed, now_ns)] if is_online else []
+        marks = self._detection.hear_presence(node, is_online=is_online)
+        return [*self._judged(marks, now_ns), *self._programming.agent_moved(node, now_ns)]
+
     def _judged(self, marks: list[Mark], now_ns: int) -> list[Command]:
         if any(mark.event in ("link_down_adjudicated", "link_up_adjudicated") for mark in marks):
             self._routes.news(now_ns)
             return [*marks, *self._programming.reconsider(now_ns)]
         return [*marks]
-
-    def _saw(self, installed: Installed | None, now_ns: int) -> None:
-        if installed is not None:
-            self._election.saw_epoch(installed.epoch, now_ns)
 
     def _replace_fabric(self, fabric: Fabric, now_ns: int) -> list[Command]:
         self._fabric = fabric
@@ -207,7 +212,9 @@ class ControllerCore:
             self._epoch_led = epoch
             self._routes.forget()
             commands += [PersistEpoch(epoch), Mark("became_leader", {"epoch": epoch}), Subscribe(channels=_WANTED)]
-        commands += self._programming.resume(epoch, now_ns, is_bus_new=self._is_bus_new)
+        if self._is_bus_new:
+            commands += self._programming.republish()
+        commands += self._programming.resume(epoch, now_ns)
         self._is_pushing, self._is_bus_new = True, False
         return commands
 

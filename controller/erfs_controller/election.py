@@ -51,8 +51,14 @@ class Election:
 
     # --- what happens -------------------------------------------------------------------------------------------------
     def connected(self, now_ns: int) -> None:
-        """The bus can be used: listen first, also after a break, for another may have taken over meanwhile."""
-        if self.phase is not Phase.LEFT:
+        """
+        A broker can be used: listen first, also after a break, for another may have taken over meanwhile.
+
+        While we lead, it is one more broker, or one that said our last will by mistake: tell it.
+        """
+        if self.phase is Phase.LEADING:
+            self._refresh_at_ns = now_ns
+        elif self.phase is not Phase.LEFT:
             self._listen(now_ns, self._timers.discovery_ns)
 
     def disconnected(self) -> None:

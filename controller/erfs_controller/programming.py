@@ -139,26 +139,19 @@ class Programming:
         """Say nothing for now: the bus is gone, or it is in doubt who leads. Time so spent counts against no agent."""
         self._is_paused = True
 
-    def resume(self, epoch: int, now_ns: int, *, is_bus_new: bool) -> Commands:
-        """
-        Go on, as *epoch*.
-
-        Args:
-            epoch: Stamped on all that is pushed from now on. The caller plans anew after a change of epoch.
-            is_bus_new: The bus was away and may have come back without its memory: everything retained is put there again.
-        """
+    def resume(self, epoch: int, now_ns: int) -> Commands:
+        """Go on, with *epoch* on all that is pushed from now on. The caller plans anew after a change of epoch."""
         self._is_paused = False
-        commands: Commands = []
-        if is_bus_new:
-            commands += [
-                self._publish(agent.given) for agent in self._roster.agents.values() if agent.given is not None
-            ]
         self._epoch = epoch
         push = self._push
         if push is not None:
             push.attempts = 1
             push.resend_at_ns = now_ns + self._timers.ack_wait_ns
-        return commands + self.reconsider(now_ns)
+        return self.reconsider(now_ns)
+
+    def republish(self) -> Commands:
+        """Put every agent's newest program on its topic again: a broker may have come back without its memory."""
+        return [self._publish(agent.given) for agent in self._roster.agents.values() if agent.given is not None]
 
     def _send_round(self, push: _Push, now_ns: int) -> Commands:
         self._last_generation += 1

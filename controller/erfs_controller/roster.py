@@ -82,7 +82,8 @@ class Roster:
         is_reborn = is_online and presence.incarnation > agent.incarnation
         is_news = is_reborn or is_online != agent.is_online
         agent.is_online, agent.incarnation = is_online, presence.incarnation
-        agent.reports(presence.installed, is_reborn=is_reborn)
+        if is_online:
+            agent.reports(presence.installed, is_reborn=is_reborn)
         return is_news
 
     def hear_given(self, program: Program) -> None:
