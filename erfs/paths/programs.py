@@ -5,8 +5,9 @@ Rule 2: no path is found or judged here.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from erfs.messages import (
     Witness,
     canonical_digest,
 )
-from erfs.paths.protection import Armory, Unprotected, arm
+from erfs.paths.protection import Armory, Failure, Kind, Unprotected, arm
 from erfs.paths.situation import Situation
 from erfs.paths.topology import Access, Topology
 
@@ -62,7 +63,7 @@ def compute(
     situation = Situation(topology, unusable)
     mint = Mint()
     armory = arm(situation) if is_protecting else Armory()
-    armed = _armed(situation, armory, mint)
+    armed = _Armourer(situation, armory, mint).entries()
     programs: dict[NodeId, Program] = {}
     for node, routes in _all_routes(situation).items():
         programs[node] = _program(topology, node, routes, armed.get(node, ()), facts, mint)
@@ -168,9 +169,198 @@ def _endpoint_ways(situation: Situation, endpoint: NodeId) -> list[_Way]:
 
 
 # --- armed entries -----------------------------------------------------------------------------------------------------
-def _armed(situation: Situation, armory: Armory, mint: "Mint") -> dict[NodeId, list[tuple[ArmedEntry, str]]]:
-    """Return each node's entries, links before nodes, by failure."""
-    return {}
+_Entries = dict[NodeId, list[tuple[ArmedEntry, str]]]
+_Witnesses = tuple[tuple[Witness, ...], str]
+
+
+class _Case(NamedTuple):
+    """A failure as a program names it. *only* is the one endpoint destination it is about, if it is not about all targets."""
+
+    kind: Literal["link", "node"]
+    id: str
+    witnesses: _Witnesses
+    only: DestinationId | None = None
+
+
+class _Blank(NamedTuple):
+    """One node's changes for one failure: what each set of targets drops and adds, by mesh link-end."""
+
+    failure: int
+    drops: tuple[tuple[int, bytes], ...]
+    adds: tuple[tuple[int, bytes], ...]
+
+
+class _Armourer:
+    """Turns an armory into entries."""
+
+    def __init__(self, situation: Situation, armory: Armory, mint: "Mint") -> None:
+        self._situation = situation
+        self._armory = armory
+        self._mint = mint
+        self._columns: dict[bytes, tuple[int, ...]] = {}
+        self._changes: dict[tuple[object, ...], tuple[tuple[Change, ...], str]] = {}
+        self._cases: dict[int, tuple[_Case, ...]] = {}
+        self._links_to: dict[NodeId, dict[int, tuple[Access, ...]]] = {}
+
+    def entries(self) -> _Entries:
+        """Return each node's entries: links before nodes, by failure."""
+        switches = self._situation.topology.switches
+        found: _Entries = {}
+        port_of = [self._situation.topology.end_port[end] for end in self._situation.trunk_ends]
+        for node, blanks in self._blanks():
+            if node < len(switches):
+                found[switches[node]] = self._of_switch(blanks, port_of)
+            else:
+                for endpoint in self._situation.sources[node - len(switches)].endpoints:
+                    found[endpoint] = self._of_endpoint(endpoint, blanks)
+        for entries in found.values():
+            entries.sort(key=lambda entry: (entry[0].failure_kind, entry[0].failure))
+        return found
+
+    def _blanks(self) -> Iterator[tuple[int, list[_Blank]]]:
+        """Yield each node of the mesh that changes anything, with its changes in the order of the failures."""
+        by_case: dict[tuple[int, int], tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]] = {}
+        source = self._situation.mesh.source
+        for which, rows in enumerate((self._armory.drops, self._armory.adds)):
+            width = rows.targets.shape[1] * 8
+            sets = rows.targets.tobytes()
+            nodes = source[rows.place].tolist()
+            places = rows.place.tolist()
+            for at, (node, failure, place) in enumerate(zip(nodes, rows.failure.tolist(), places, strict=True)):
+                case = by_case.get((node, failure))
+                if case is None:
+                    case = by_case[node, failure] = ([], [])
+                case[which].append((place, sets[at * width : at * width + width]))
+        blanks: dict[int, list[_Blank]] = {}
+        for (node, failure), (drops, adds) in by_case.items():
+            blanks.setdefault(node, []).append(_Blank(failure, tuple(drops), tuple(adds)))
+        yield from sorted(blanks.items())
+
+    # --- switches ----------------------------------------------------------------------------------------------------
+    def _of_switch(self, blanks: list[_Blank], port_of: list[str]) -> list[tuple[ArmedEntry, str]]:
+        entries: list[tuple[ArmedEntry, str]] = []
+        for blank in blanks:
+            drops: list[tuple[tuple[str, ...], bytes]] = [((port_of[end],), targets) for end, targets in blank.drops]
+            adds: list[tuple[tuple[str, ...], bytes]] = [((port_of[end],), targets) for end, targets in blank.adds]
+            entries += [
+                self._mint.entry(case.kind, case.id, case.witnesses, self._changes_for(drops, adds, case.only))
+                for case in self._cases_of(blank.failure)
+            ]
+        return entries
+
+    # --- endpoints with several attachments --------------------------------------------------------------------------
+    def _of_endpoint(self, endpoint: NodeId, blanks: list[_Blank]) -> list[tuple[ArmedEntry, str]]:
+        switch_of = self._situation.mesh.target
+        links_to = self._access_by_switch(endpoint)
+        itself = self._situation.topology.fabric.destination_of[endpoint]
+
+        def ports(end: int) -> tuple[str, ...]:
+            return tuple(access.port for access in links_to[int(switch_of[end])])
+
+        entries: list[tuple[ArmedEntry, str]] = []
+        for blank in blanks:
+            failure = self._armory.failures[blank.failure]
+            if failure.kind is Kind.SOURCE:
+                links = links_to[int(switch_of[failure.subject])]
+                cases = self._access_cases(endpoint, links, None)
+            else:
+                cases = tuple(case for case in self._cases_of(blank.failure) if case.only != itself)
+            if not cases:
+                continue
+            drops = [(ports(end), targets) for end, targets in blank.drops]
+            adds = [(ports(end), targets) for end, targets in blank.adds]
+            entries += [
+                self._mint.entry(case.kind, case.id, case.witnesses, self._changes_for(drops, adds, case.only))
+                for case in cases
+            ]
+        return entries
+
+    def _access_by_switch(self, endpoint: NodeId) -> dict[int, tuple[Access, ...]]:
+        found = self._links_to.get(endpoint)
+        if found is None:
+            found = self._links_to[endpoint] = {}
+            for access in self._situation.access[endpoint]:
+                found[access.switch] = (*found.get(access.switch, ()), access)
+        return found
+
+    # --- failures ----------------------------------------------------------------------------------------------------
+    def _cases_of(self, number: int) -> tuple[_Case, ...]:
+        found = self._cases.get(number)
+        if found is None:
+            found = self._cases[number] = tuple(self._make_cases(self._armory.failures[number]))
+        return found
+
+    def _make_cases(self, failure: Failure) -> Iterator[_Case]:
+        situation, mint = self._situation, self._mint
+        topology = situation.topology
+        if failure.kind is Kind.TRUNK:
+            link = topology.trunks[failure.subject]
+            yield _Case("link", link.id, mint.witnesses([(link.id, link.a.node), (link.id, link.b.node)]))
+        elif failure.kind is Kind.NODE:
+            node = topology.switches[failure.subject]
+            pairs = [pair for pair in topology.witnesses_of[node] if pair[0] not in situation.unusable]
+            # An entry of a node needs two reporters; with one, its one link's entry is all there is to say.
+            if len({reporter for _, reporter in pairs}) > 1:
+                yield _Case("node", node, mint.witnesses(pairs))
+        elif failure.kind is Kind.DELIVERY:
+            for endpoint in situation.endpoints_of(failure.subject):
+                links = self._access_by_switch(endpoint)[failure.switch]
+                yield from self._access_cases(endpoint, links, topology.fabric.destination_of[endpoint])
+
+    def _access_cases(
+        self, endpoint: NodeId, links: tuple[Access, ...], only: DestinationId | None
+    ) -> tuple[_Case, ...]:
+        """Return the failure of the only link of *endpoint* to a switch; of several parallel ones none matters."""
+        if len(links) > 1:
+            return ()
+        link, switch = links[0].link, self._situation.topology.switches[links[0].switch]
+        ends = sorted([(link, endpoint), (link, switch)])
+        return (_Case("link", link, self._mint.witnesses(ends), only),)
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+    def _changes_for(
+        self,
+        drops: list[tuple[tuple[str, ...], bytes]],
+        adds: list[tuple[tuple[str, ...], bytes]],
+        only: DestinationId | None,
+    ) -> tuple[tuple[Change, ...], str]:
+        """Return the changes: one for each set of targets that drop and add the same ports."""
+        key = (only, *drops, None, *adds)
+        found = self._changes.get(key)
+        if found is not None:
+            return found
+        if only is not None:
+            merged = {(_flat(ports for ports, _ in drops), _flat(ports for ports, _ in adds)): [only]}
+        else:
+            by_column: dict[int, tuple[list[tuple[str, ...]], list[tuple[str, ...]]]] = {}
+            for which, rows in enumerate((drops, adds)):
+                for ports, targets in rows:
+                    for column in self._columns_in(targets):
+                        by_column.setdefault(column, ([], []))[which].append(ports)
+            merged = {}
+            for column, (dropped, added) in by_column.items():
+                destinations = self._situation.targets[column].destinations
+                merged.setdefault((_flat(dropped), _flat(added)), []).extend(destinations)
+        minted = [
+            self._mint.change(destinations, drop, add)
+            for destinations, drop, add in sorted(
+                (tuple(sorted(destinations)), drop, add) for (drop, add), destinations in merged.items()
+            )
+        ]
+        text = "[" + ",".join([text for _, text in minted]) + "]"
+        found = self._changes[key] = (tuple([change for change, _ in minted]), text)
+        return found
+
+    def _columns_in(self, targets: bytes) -> tuple[int, ...]:
+        found = self._columns.get(targets)
+        if found is None:
+            bits = np.unpackbits(np.frombuffer(targets, dtype=np.uint8))
+            found = self._columns[targets] = tuple(np.flatnonzero(bits).tolist())
+        return found
+
+
+def _flat(ports: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(sorted(port for group in ports for port in group))
 
 
 # --- messages ----------------------------------------------------------------------------------------------------------
@@ -186,6 +376,8 @@ class Mint:
         self._members: dict[tuple[str, ...], tuple[tuple[Member, ...], str]] = {}
         self._routes: dict[tuple[DestinationId, int, bool], tuple[Route, str]] = {}
         self._changes: dict[tuple[tuple[DestinationId, ...], tuple[str, ...], tuple[str, ...]], tuple[Change, str]] = {}
+
+        self._entries: dict[tuple[str, str, str], tuple[ArmedEntry, str]] = {}
 
     def quoted(self, text: str) -> str:
         """Return *text* as a JSON string."""
@@ -232,6 +424,25 @@ class Mint:
         """Return the witnesses (link, reporter) of a failure."""
         texts = [f'{{"link":{self.quoted(link)},"reporter":{self.quoted(reporter)}}}' for link, reporter in pairs]
         return tuple(Witness(link=link, reporter=reporter) for link, reporter in pairs), "[" + ",".join(texts) + "]"
+
+    def entry(
+        self,
+        kind: Literal["link", "node"],
+        failure: str,
+        witnesses: tuple[tuple[Witness, ...], str],
+        changes: tuple[tuple[Change, ...], str],
+    ) -> tuple[ArmedEntry, str]:
+        """Return an armed entry."""
+        key = kind, failure, changes[1]
+        found = self._entries.get(key)
+        if found is None:
+            text = (
+                f'{{"changes":{changes[1]},"failure":{self.quoted(failure)},'
+                f'"failure_kind":"{kind}","witnesses":{witnesses[1]}}}'
+            )
+            entry = ArmedEntry(failure_kind=kind, failure=failure, witnesses=witnesses[0], changes=changes[0])
+            found = self._entries[key] = (entry, text)
+        return found
 
     def bindings(self, ports: Sequence[PortBinding]) -> str:
         """Return the JSON of port bindings."""

@@ -78,6 +78,14 @@ class Situation:
         stray = self._column_of_stray.get(endpoint)
         return self._column_of_class[self.topology.class_of(endpoint)] if stray is None else stray
 
+    def endpoints_of(self, column: int) -> tuple[NodeId, ...]:
+        """Return the endpoints that target *column* leads to: the strays, or the class without its strays and those cut off."""
+        target = self.targets[column]
+        if target.strays:
+            return target.strays
+        members = self.topology.fabric.class_members[target.destinations[0]]
+        return tuple(member for member in members if _switches(self.access[member]) == target.attachments)
+
     @cached_property
     def trunk_ends(self) -> Indices:
         """The topology's link-ends whose trunk is usable; the first link-ends of the mesh, in this order."""
