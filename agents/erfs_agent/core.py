@@ -32,7 +32,7 @@ from erfs.messages import (
 from erfs.ports import BusConnected, BusLost, Delivered, Mark, Priority, Publish, Subscribe, TimerFired
 from erfs.topics import Address, Channel
 from erfs.units import MS, SECOND
-from erfs_agent.forwarding import CompiledProgram, FactKey, FactSet, Forwarding, KnownFact, forwarding
+from erfs_agent.forwarding import CompiledProgram, FactKey, FactSet, Forwarder, Forwarding, KnownFact
 from erfs_agent.port_state import Port, PortState, Signal, Waiting
 from erfs_agent.state import AgentState, SpokenFact
 
@@ -204,6 +204,7 @@ class AgentCore:
         self._facts = FactSet()
         self._unarmed = _Unarmed()
         self._unreachable: dict[NodeId, tuple[int, frozenset[DestinationId]]] = {}
+        self._forwarder: Forwarder | None = None
         self._forwarding = Forwarding()
         self._requested: Routes = dict(routes_installed or {})
 
@@ -549,9 +550,9 @@ class AgentCore:
             return []
         ports_down = frozenset(name for name, own in self._ports.items() if own.port.state is not PortState.UP)
         unreachable = {node: destinations for node, (_, destinations) in self._unreachable.items()}
-        wanted = forwarding(
-            self._program, self._facts, ports_down, unreachable, is_protecting=self.settings.is_protecting
-        )
+        if self._forwarder is None or self._forwarder.compiled is not self._program:
+            self._forwarder = Forwarder(self._program, is_protecting=self.settings.is_protecting)
+        wanted = self._forwarder.update(self._facts, ports_down, unreachable)
         self._forwarding = wanted
         commands: list[AgentCommand] = []
         routes, removed = _difference(self._requested, wanted.routes, self._unwritten)

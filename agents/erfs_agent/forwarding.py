@@ -137,9 +137,37 @@ class CompiledProgram:
 
     @cached_property
     def plain(self) -> dict[DestinationId, tuple[Member, ...]]:
-        """The forwarding while nothing is down."""
+        """The program's groups as they are."""
         groups = self.members_of_group
         return {destination: groups[route.group] for destination, route in self.routes.items()}
+
+    @cached_property
+    def undisturbed(self) -> Forwarding:
+        """The forwarding while nothing is down; a group may be empty from the start."""
+        empty = frozenset(destination for destination, members in self.plain.items() if not members)
+        cannot_reach = frozenset(destination for destination in empty if self.routes[destination].has_detour)
+        return Forwarding(self.plain, last_resort=empty, cannot_reach=cannot_reach)
+
+    @cached_property
+    def below(self) -> dict[DestinationId, tuple[DestinationId, ...]]:
+        """The routes for part of what each destination means."""
+        found: dict[DestinationId, list[DestinationId]] = {}
+        for destination in self.routes:
+            for wider in lookup_order(destination)[1:]:
+                found.setdefault(wider, []).append(destination)
+        return {wider: tuple(narrower) for wider, narrower in found.items()}
+
+    @cached_property
+    def destinations_of_port(self) -> dict[str, tuple[DestinationId, ...]]:
+        """The routes whose group has a member over each port."""
+        of_group: dict[int, list[DestinationId]] = {}
+        for destination, route in self.routes.items():
+            of_group.setdefault(route.group, []).append(destination)
+        found: dict[str, list[DestinationId]] = {}
+        for group, destinations in of_group.items():
+            for member in self.members_of_group[group]:
+                found.setdefault(member.port, []).extend(destinations)
+        return {port: tuple(destinations) for port, destinations in found.items()}
 
     @cached_property
     def ports_to(self) -> dict[NodeId, tuple[str, ...]]:
@@ -260,8 +288,8 @@ def forwarding(
         return Forwarding(routes=compiled.plain)
     effects = effects_of(compiled, facts, ports_down, unreachable)
     if effects.is_none:
-        return Forwarding(routes=compiled.plain)
-    return _resolve(compiled, effects)
+        return compiled.undisturbed
+    return _resolve(compiled, effects, Forwarding(), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +304,11 @@ class Effects:
     adds: dict[DestinationId, dict[int, tuple[Member, ...]]]
     """Members to add, by the index of the entry that adds."""
     active: list[int]
+
+    @property
+    def named(self) -> frozenset[DestinationId]:
+        """The destinations for which something is refused or added."""
+        return frozenset(self.refused) | frozenset(self.adds)
 
     @property
     def is_none(self) -> bool:
@@ -320,35 +353,113 @@ def effects_of(
     return Effects(ports_down, refused, refused_for_all, adds, active)
 
 
+NO_EFFECTS: Final = Effects(frozenset(), {}, frozenset(), {}, [])
+
+
+class Forwarder:
+    """
+    The forwarding of one program as its situation changes; equals `forwarding` at every step, but works out only the
+    destinations that a change touches. Arguments as for `forwarding`.
+    """
+
+    def __init__(self, compiled: CompiledProgram, *, is_protecting: bool = True) -> None:
+        self.compiled = compiled
+        self._is_protecting = is_protecting
+        self._effects = NO_EFFECTS
+        self._current = compiled.undisturbed if is_protecting else Forwarding(routes=compiled.plain)
+
+    def update(
+        self,
+        facts: FactSet,
+        ports_down: frozenset[str],
+        unreachable: Mapping[NodeId, frozenset[DestinationId]],
+    ) -> Forwarding:
+        """
+        Return the forwarding for this situation.
+
+        Cost: O(destinations of the entries that apply, and those touched), plus a copy of the table.
+        """
+        if self._is_protecting:
+            before = self._effects
+            self._effects = effects_of(self.compiled, facts, ports_down, unreachable)
+            if self._effects.is_none:
+                self._current = self.compiled.undisturbed
+            else:
+                touched = _touched(self.compiled, before, self._effects)
+                self._current = _resolve(self.compiled, self._effects, self._current, touched)
+        return self._current
+
+
+def _touched(compiled: CompiledProgram, before: Effects, after: Effects) -> frozenset[DestinationId]:
+    """Return the destinations, with or without a route of their own, whose groups may differ."""
+    named = before.named | after.named
+    changed = {
+        destination
+        for destination in named
+        if before.refused.get(destination) != after.refused.get(destination)
+        or before.adds.get(destination) != after.adds.get(destination)
+    }
+    for port in (before.ports_down ^ after.ports_down) | (before.refused_for_all ^ after.refused_for_all):
+        changed.update(compiled.destinations_of_port.get(port, ()))
+    # What a class loses its endpoints lose too.
+    touched = set(changed)
+    for destination in changed:
+        touched.update(compiled.below.get(destination, ()))
+    for destination in named:
+        if any(candidate in touched for candidate in lookup_order(destination)):
+            touched.add(destination)
+    return frozenset(touched)
+
+
 class _Resolved(NamedTuple):
     members: tuple[Member, ...]
     is_last_resort: bool
 
 
-def _resolve(compiled: CompiledProgram, effects: Effects) -> Forwarding:
-    routes: dict[DestinationId, tuple[Member, ...]] = {}
-    last_resort: set[DestinationId] = set()
-    cannot_reach: set[DestinationId] = set()
+def _resolve(
+    compiled: CompiledProgram, effects: Effects, before: Forwarding, touched: frozenset[DestinationId] | None
+) -> Forwarding:
+    """Return the forwarding under *effects*, taking from *before* what is not *touched* (None: work out everything)."""
+    own = compiled.routes
+    exceptions = effects.named - own.keys()
+    if touched is None:
+        routes: dict[DestinationId, tuple[Member, ...]] = {}
+        last_resort: set[DestinationId] = set()
+        cannot_reach: set[DestinationId] = set()
+        todo: Iterable[DestinationId] = own
+    else:
+        routes = dict(before.routes)
+        last_resort = set(before.last_resort - touched)
+        cannot_reach = set(before.cannot_reach - touched)
+        for destination in touched - own.keys():
+            routes.pop(destination, None)
+        todo = touched & own.keys()
+        exceptions &= touched
     # Hundreds of routes share a few groups and a few sets of refused ports: each pair is worked out once.
     worked_out: dict[tuple[int, frozenset[str]], _Resolved] = {}
-    exceptions = (effects.refused.keys() | effects.adds.keys()) - compiled.routes.keys()
-    plain = [(route, destination) for destination, route in compiled.routes.items()]
-    for destination in sorted(exceptions):
-        route = compiled.base(destination)
-        if route is not None:
-            plain.append((route, destination))
-    for route, destination in plain:
+    for destination in todo:
+        route = own[destination]
         resolved = _members(compiled, effects, route, destination, worked_out)
-        is_own = route.destination == destination
-        if is_own or resolved.members != _inherited(routes, destination):
-            routes[destination] = resolved.members
-        if resolved.is_last_resort and (is_own or route.destination not in last_resort):
+        routes[destination] = resolved.members
+        if resolved.is_last_resort:
             last_resort.add(destination)
             if route.has_detour:
                 cannot_reach.add(destination)
+    # In order, so that a class is worked out before its endpoints, which inherit from it.
+    for destination in sorted(exceptions):
+        base = compiled.base(destination)
+        if base is None:
+            continue
+        resolved = _members(compiled, effects, base, destination, worked_out)
+        if resolved.members != _inherited(routes, destination):
+            routes[destination] = resolved.members
+        if resolved.is_last_resort and not any(named in last_resort for named in lookup_order(destination)[1:]):
+            last_resort.add(destination)
+            if base.has_detour:
+                cannot_reach.add(destination)
     armed = compiled.program.armed
     return Forwarding(
-        routes=dict(sorted(routes.items())) if exceptions else routes,
+        routes=routes if routes.keys() == own.keys() else dict(sorted(routes.items())),
         last_resort=frozenset(last_resort),
         cannot_reach=frozenset(cannot_reach),
         active=tuple(sorted(armed[index].failure for index in effects.active)),
