@@ -11,7 +11,7 @@ from typing import Final
 import networkx as nx
 
 from erfs.fabric import Fabric, LinkEnd
-from erfs.ids import DestinationId, LinkId, NodeId, is_endpoint, lookup_order
+from erfs.ids import EVERYTHING, DestinationId, LinkId, NodeId, is_endpoint, lookup_order
 from erfs.messages import Member
 
 Tables = Mapping[NodeId, Mapping[DestinationId, tuple[Member, ...]]]
@@ -60,8 +60,9 @@ def verify(fabric: Fabric, tables: Tables, *, working: Callable[[LinkId], bool])
     """
     Judge *tables* for every destination class, and for every endpoint of which its class does not tell the whole story.
 
-    Sources are the switches with endpoints, and the endpoints that have a table. A class has arrived at any of its switches that has no
-    route for it; from there each endpoint's own route must lead to the endpoint.
+    Sources are the switches with endpoints, and the endpoints that have a table and several attachments. An endpoint with one attachment is
+    judged once, under `EVERYTHING`: does its table lead to a switch? A class has arrived at any of its switches that has no route for it;
+    from there each endpoint's own route must lead to the endpoint.
 
     Args:
         fabric: As built.
@@ -75,7 +76,7 @@ def verify(fabric: Fabric, tables: Tables, *, working: Callable[[LinkId], bool])
     Cost: O(destinations x (nodes + next hops)).
     """
     judge = _Judge(fabric, tables, working)
-    found = [judge.judge(destination) for destination in judge.destinations()]
+    found = [judge.judge_single_homed(), *(judge.judge(destination) for destination in judge.destinations())]
     return Verdict(
         loops=tuple(loop for verdict in found for loop in verdict.loops),
         blackholes=tuple(hole for verdict in found for hole in verdict.blackholes),
@@ -102,10 +103,11 @@ class _Judge:
         self._sendings: dict[tuple[NodeId, tuple[Member, ...]], _Sending] = {}
         self._endpoint_of = {destination: endpoint for endpoint, destination in fabric.destination_of.items()}
         self._transit = frozenset(node.id for node in fabric.switches)
+        self._senders = [node for node in tables if node in self._transit or len(fabric.attachments.get(node, ())) > 1]
         attaching = {switch for switches in fabric.attachments.values() for switch in switches}
-        self._sources = [
-            node for node in fabric.nodes if node in attaching or (node in tables and node in fabric.destination_of)
-        ]
+        homes = {node: len(fabric.attachments[node]) for node in fabric.destination_of if node in tables}
+        self._single_homed = [node for node, count in homes.items() if count == 1]
+        self._sources = [node for node in fabric.nodes if node in attaching or homes.get(node, 0) > 1]
 
     def destinations(self) -> Iterator[DestinationId]:
         """Yield each class, then those of its endpoints that some node routes apart, or that one of their switches does not serve."""
@@ -122,6 +124,16 @@ class _Judge:
                     destination in self._tables.get(switch, {}) for switch in self._fabric.attachments[endpoint]
                 ):
                     yield destination
+
+    def judge_single_homed(self) -> Verdict:
+        """Return the verdict on the way from endpoints with one attachment to their switch."""
+        sendings = {node: self._sending(node, self._tables[node].get(EVERYTHING, ())) for node in self._single_homed}
+        lost = tuple(
+            node
+            for node, sending in sendings.items()
+            if not sending.far and any(self._works[link.id] for link in self._fabric.access_links[node])
+        )
+        return Verdict((), (), (Unreached(EVERYTHING, lost),) if lost else ())
 
     def judge(self, destination: DestinationId) -> Verdict:
         """Return the verdict on one destination."""
@@ -146,13 +158,14 @@ class _Judge:
         )
 
     def _forwarding(self, destination: DestinationId) -> tuple[set[NodeId], dict[NodeId, _Sending]]:
-        """Return where *destination* has arrived, and where every other node sends it."""
+        """Return where *destination* has arrived, and where every other switch and source sends it."""
         owner = self._endpoint_of.get(destination)
         names = lookup_order(destination)
         arrived = {owner} if owner is not None else set[NodeId]()
         sendings: dict[NodeId, _Sending] = {}
         attachments = set(self._attachments(destination)) if owner is None else set()
-        for node, table in self._tables.items():
+        for node in self._senders:
+            table = self._tables[node]
             members = next((table[name] for name in names if name in table), None)
             if members is None and node in attachments:
                 arrived.add(node)
