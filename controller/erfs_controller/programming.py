@@ -34,7 +34,7 @@ class Plan:
     A way from what agents run to what they should run.
 
     Args:
-        before: What agents run, as far as it is known.
+        before: What agents run, as far as it is known; also agents that the fabric file lacks.
         after: What they should run; the same object where that is the same work.
         rounds: Who is given what, in which order.
     """
@@ -109,7 +109,8 @@ class Programming:
         another program than the plan assumes could close a loop.
         """
         self._roster.recognise(computed)
-        before = {node: program for node, program in self._roster.running().items() if node in computed}
+        running = self._roster.running()
+        before = {node: program for node, program in running.items() if node in computed}
         after = keeping(before, computed)
         rounds = [round_ for round_ in plan_rounds(before, after, fabric) if round_] if before else [dict(after)]
         for node, program in after.items():
@@ -119,7 +120,7 @@ class Programming:
             if not rounds:
                 rounds.append({})
             rounds[0].setdefault(node, before.get(node, program))
-        return Plan(before, after, rounds)
+        return Plan(running, after, rounds)
 
     # --- pushing ------------------------------------------------------------------------------------------------------
     def begin(self, rounds: list[Round], now_ns: int) -> Commands:

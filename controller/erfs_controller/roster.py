@@ -14,6 +14,8 @@ from erfs.messages import Installed, Presence, Program
 
 # A gone agent is given every round it misses; only the newest few can be what it runs when it returns.
 _OPEN_MAX: Final = 8
+# As many agents as a file could lack; more than that is someone's noise.
+_UNLISTED_MAX: Final = 20_000
 
 
 @dataclass(slots=True)
@@ -68,6 +70,7 @@ class Roster:
 
     def __init__(self, nodes: Iterable[NodeId]) -> None:
         self.agents: dict[NodeId, Agent] = {node: Agent(node) for node in sorted(nodes)}
+        self._unlisted_count = 0
 
     def add_nodes(self, nodes: Iterable[NodeId]) -> None:
         """Take in a new fabric's nodes; those it lacks are kept too, for a file that lacks them may be the one that is wrong."""
@@ -75,7 +78,7 @@ class Roster:
 
     def hear_presence(self, presence: Presence) -> bool:
         """Take in an agent's coming or going. Return whether it was news."""
-        agent = self.agents.get(presence.sender)
+        agent = self._agent(presence.sender)
         if agent is None or presence.incarnation < agent.incarnation:
             return False
         is_online = presence.state == "online"
@@ -88,7 +91,7 @@ class Roster:
 
     def hear_given(self, program: Program) -> None:
         """Take in a program that an earlier reign left on an agent's topic: it runs there, or may soon."""
-        agent = self.agents.get(program.node)
+        agent = self._agent(program.node)
         if agent is None or agent.given is not None:
             return
         if agent.installed is None or age(program) > age(agent.installed):
@@ -98,6 +101,13 @@ class Roster:
         if agent.installed.digest == program.digest:
             agent.running = program
 
+    def _agent(self, node: NodeId) -> Agent | None:
+        """Return what is known of *node*, also of one that the fabric file lacks: the file may be what is wrong."""
+        if node not in self.agents and self._unlisted_count < _UNLISTED_MAX:
+            self._unlisted_count += 1
+            self.agents[node] = Agent(node)
+        return self.agents.get(node)
+
     def running(self) -> dict[NodeId, Program]:
         """
         Return the programs that run, as far as they are known, in canonical order.
@@ -105,7 +115,7 @@ class Roster:
         An agent that is not there cannot say; it will run what is on its topic.
         """
         found = {}
-        for node, agent in self.agents.items():
+        for node, agent in sorted(self.agents.items()):
             program = agent.running or (None if agent.is_online else agent.given)
             if program is not None:
                 found[node] = program
