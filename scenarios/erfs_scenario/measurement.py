@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from erfs.errors import Bug
 from erfs.faults import Fault, FaultKind
-from erfs.ids import EVERYTHING, DestinationId, LinkId, NodeId, class_of, is_endpoint
+from erfs.ids import EVERYTHING, DestinationId, NodeId, class_of, is_endpoint
 from erfs_scenario.dataplane import DataPlane
 from erfs_scenario.permitted import Permission
 from erfs_scenario.plan import Plan
@@ -391,12 +391,7 @@ class Meter:
         )
 
     def _target_links(self, fault: Fault) -> frozenset[int]:
-        if fault.kind not in (FaultKind.LINK_DOWN, FaultKind.NODE_DOWN):
-            return frozenset()
-        links: set[LinkId] = set(fault.links)
-        for node in fault.nodes:
-            links.update(link.id for link in self._plan.fabric.links_of[node])
-        return frozenset(self._plane.link_index[link] for link in links)
+        return frozenset(self._plane.link_index[link] for link in self._plan.links_hit(fault))
 
     def _capacities(self, flows: list[_Flow]) -> dict[int, int]:
         found = {}

@@ -17,7 +17,7 @@ from erfs.faults import Fault, FaultKind
 from erfs.ids import LinkId, NodeId
 from erfs.units import MS, SECOND, US
 from erfs_scenario.demands import DemandSet, ring_pairs, sampled_pairs
-from erfs_scenario.schema import TAIL_NS, Demands, Expect, ScenarioFile, ShareBound, TimersPart, TimingPart
+from erfs_scenario.schema import TAIL_NS, Expect, ScenarioFile, ShareBound, TimersPart, TimingPart
 from erfs_scenario.selectors import Misfit, select_links, select_nodes
 
 T = TypeVar("T")
@@ -146,7 +146,14 @@ class Plan:
 
     def fault_json(self, fault: Fault) -> dict[str, Any]:
         """Return *fault* as plain JSON values, with names for people beside the identities."""
-        return fault.to_json() | {"target": self.describe_target(fault)}
+        return fault.to_json() | {"target": self.describe_target(fault), "links_hit": list(self.links_hit(fault))}
+
+    def links_hit(self, fault: Fault) -> tuple[LinkId, ...]:
+        """Return the links that *fault* takes out of service: its own, and all of a node without power."""
+        links = set(fault.links)
+        if fault.kind is FaultKind.NODE_DOWN:
+            links.update(link.id for node in fault.nodes for link in self.fabric.links_of[node])
+        return tuple(sorted(links))
 
     def describe_target(self, fault: Fault) -> str:
         """Return what *fault* hits, in names for people: both ends of a link, with their ports."""
@@ -155,7 +162,7 @@ class Plan:
             link = self.fabric.links[link_id]
             found.append(" - ".join(f"{self.fabric.nodes[end.node].label}:{end.port}" for end in link.ends))
         found += [self.fabric.nodes[node].label for node in fault.nodes]
-        return ", ".join(found) or "controller"
+        return ", ".join(found) or ("controller" if fault.kind is FaultKind.CONTROLLER_KILL else "everybody")
 
 
 def compile_plan(
@@ -164,7 +171,6 @@ def compile_plan(
     *,
     seed: int | None = None,
     is_protecting: bool | None = None,
-    demands: Demands | None = None,
 ) -> Plan:
     """
     Draw all chance of a scenario on *fabric*.
@@ -174,7 +180,6 @@ def compile_plan(
         fabric: What it runs on.
         seed: Instead of the scenario's own.
         is_protecting: Instead of the scenario's own ``protection``.
-        demands: Instead of the scenario's own.
 
     Returns:
         The plan; the same for the same arguments, on every machine and hash seed.
@@ -208,7 +213,7 @@ def compile_plan(
                 nodes = resolved(path, partial(select_nodes, fabric, part.target, rng))
         faults.append(Fault(name, FaultKind(part.kind), zero_ns + part.at, zero_ns + part.end_ns, links, nodes))
     sets = []
-    wanted = scenario.demands if demands is None else demands
+    wanted = scenario.demands
     endpoints = tuple(node.id for node in fabric.endpoints if fabric.attachments[node.id])
     if wanted.all_pairs:
         sets.append(DemandSet("all_pairs", endpoints=endpoints))

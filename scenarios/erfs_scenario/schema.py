@@ -199,7 +199,7 @@ class FaultPart(_Part):
     """Unique; the kind and a number where it is left out."""
     kind: Literal["link_down", "node_down", "agent_kill", "controller_kill", "bus_partition"]
     target: Selector | None = None
-    """Links for link_down, nodes for the others; controller_kill has none."""
+    """Links for link_down, nodes for the others; controller_kill has none; bus_partition without one cuts everybody off."""
     at: Duration
     for_: Annotated[Duration | None, Field(alias="for")] = None
     """How long it lasts: this, or until."""
@@ -216,14 +216,14 @@ class FaultPart(_Part):
         if self.end_ns <= self.at:
             key = "until" if self.for_ is None else "for"
             raise PydanticCustomError("fault", "the fault ends before it has begun", {"key": key})
-        if (self.target is None) != (self.kind == "controller_kill"):
-            if self.target is None:
-                raise PydanticCustomError(
-                    "fault",
-                    "{kind} needs a target",
-                    {"kind": self.kind, "advice": "such as target: {kind: switch, random: 1}"},
-                )
+        if self.kind == "controller_kill" and self.target is not None:
             raise PydanticCustomError("fault", "controller_kill takes no target", {"key": "target"})
+        if self.kind not in ("controller_kill", "bus_partition") and self.target is None:
+            raise PydanticCustomError(
+                "fault",
+                "{kind} needs a target",
+                {"kind": self.kind, "advice": "such as target: {kind: switch, random: 1}"},
+            )
         if self.target is not None and self.target.kind is not None:
             fitting = _LINK_KINDS if self.kind == "link_down" else _NODE_KINDS
             if self.target.kind not in fitting:

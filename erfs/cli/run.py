@@ -1,0 +1,195 @@
+"""`erfs run`: run a scenario, write its journal, judge it, show the figures."""
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from erfs.cli.main import Exit
+from erfs.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from erfs.fabric import Fabric
+    from erfs_scenario.plan import Plan
+    from erfs_scenario.report import Report
+    from erfs_scenario.schema import ScenarioFile
+
+OUTPUTS = ("journal.jsonl", "report.json", "report.html")
+
+
+def fabric_for(file: "ScenarioFile", override: Path | None) -> "Fabric":
+    """Return the fabric of a scenario: *override*, or its own file, or what its generator makes."""
+    from erfs.generators import generate
+    from erfs.importers.detect import load_fabric
+
+    part = file.scenario.fabric
+    if override is not None:
+        return load_fabric(override).fabric
+    if part.file is not None:
+        return load_fabric(file.folder / part.file).fabric
+    assert part.generate is not None
+    return generate(part.generate.kind, part.generate.params)
+
+
+@click.command(name="run")
+@click.argument("scenario", type=click.Path(path_type=Path))
+@click.option(
+    "--fabric", type=click.Path(path_type=Path), help="Run on this fabric file instead of the scenario's fabric."
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["sim", "live"]),
+    default="sim",
+    show_default=True,
+    help="Simulated time, or real processes on loopback.",
+)
+@click.option("--seed", type=click.IntRange(min=0), help="Instead of the scenario's seed.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Where to write; out/NAME-seedN by default."
+)
+@click.option("--force", is_flag=True, help="Overwrite an earlier run in that folder.")
+@click.option(
+    "--broker", metavar="HOST:PORT", help="Use this MQTT broker (live); by default one of our own is started."
+)
+@click.option("--no-protection", is_flag=True, help="Arm nothing: every repair waits for the controller.")
+@click.option("--json", "as_json", is_flag=True, help="Print report.json instead of tables.")
+def command(
+    scenario: Path,
+    fabric: Path | None,
+    backend: str,
+    seed: int | None,
+    out: Path | None,
+    force: bool,
+    broker: str | None,
+    no_protection: bool,
+    as_json: bool,
+) -> int:
+    """Run SCENARIO and judge it.
+
+    Writes journal.jsonl, report.json and report.html. Exit code: 0 passed, 1 an objective was missed, 2 undecidable,
+    3 aborted (Ctrl-C, too: the faults are ended and the journal kept), 4 a fault did not happen as asked, 64 bad input,
+    70 the harness broke, 75 something could not be removed.
+
+    Example: erfs run scenarios/library/single-link.yaml --seed 7
+    """
+    from erfs_scenario.judging import judge
+    from erfs_scenario.plan import compile_plan
+    from erfs_scenario.rendering import html_of
+    from erfs_scenario.schema import load_scenario
+
+    if broker is not None and backend != "live":
+        raise click.UsageError("--broker is for --backend live: the simulation has a bus of its own")
+    file = load_scenario(scenario)
+    plan = compile_plan(file, fabric_for(file, fabric), seed=seed, is_protecting=False if no_protection else None)
+    folder = out or Path("out") / f"{plan.name}-seed{plan.seed}"
+    _prepare(folder, force)
+    is_residue = _execute(plan, backend, folder, broker)
+    report = judge(folder / "journal.jsonl")
+    text = report.model_dump_json(indent=2, by_alias=True)
+    (folder / "report.json").write_text(text + "\n", encoding="utf-8")
+    (folder / "report.html").write_text(html_of(report), encoding="utf-8")
+    if as_json:
+        click.echo(text)
+    else:
+        _show(report, folder)
+    return Exit.RESIDUE if is_residue else report.verdict.exit_code
+
+
+def _prepare(folder: Path, force: bool) -> None:
+    """Make *folder*, free of an earlier run."""
+    journal = folder / "journal.jsonl"
+    if journal.exists() and not force:
+        message = "there is a run in this folder already"
+        raise ConfigError(
+            str(folder), [Problem(0, message, suggestion="name another with --out, or overwrite it with --force")]
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in OUTPUTS:
+            (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(str(folder), [Problem(0, f"cannot be written: {error.strerror or error}")]) from None
+
+
+def _execute(plan: "Plan", backend: str, folder: Path, broker: str | None) -> bool:
+    """Run *plan*, writing the journal. Returns whether something of ours could not be removed."""
+    from erfs.journal import Journal
+
+    last_ns = 0
+    is_residue = False
+    with Journal(folder / "journal.jsonl") as journal, _progress(plan) as on_progress, _terminable():
+
+        def record(at_ns: int, event: str, fields: dict[str, object]) -> None:
+            nonlocal last_ns, is_residue
+            last_ns = max(last_ns, at_ns)
+            is_residue = is_residue or event == "cleanup_failed"
+            journal.append(at_ns, event, **fields)
+
+        record(0, "run_started", plan.header(backend))
+        try:
+            if backend == "sim":
+                from erfs_scenario.simulation import simulate
+
+                simulate(plan, record=record, on_progress=on_progress)
+            else:
+                from erfs_scenario.live import run_live
+
+                run_live(plan, record=record, on_progress=on_progress, out=folder, broker=broker)
+        except KeyboardInterrupt:
+            record(last_ns, "run_aborted", {"reason": "interrupted"})
+        else:
+            record(max(last_ns, plan.duration_ns), "run_finished", {})
+    return is_residue
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end the run as Ctrl-C does, so that faults are ended and the journal is kept."""
+
+    def interrupt(_number: int, _frame: "FrameType | None") -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _progress(plan: "Plan") -> Iterator[Callable[[int], None]]:
+    """Yield what to call with the instant reached: a bar on a terminal, nothing otherwise."""
+    if not sys.stderr.isatty():
+        yield lambda _now_ns: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn(plan.name), BarColumn(), TextColumn("{task.fields[reached]}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=plan.duration_ns, reached="")
+
+        def reached(now_ns: int) -> None:
+            seconds = f"{now_ns / 1e9:.1f} of {plan.duration_ns / 1e9:.1f} s"
+            bar.update(task, completed=now_ns, reached=seconds)
+
+        yield reached
+
+
+def _show(report: "Report", folder: Path) -> None:
+    from rich.console import Console
+
+    from erfs_scenario.rendering import tables_of
+
+    # Away from a terminal there is no width to ask for; 118 holds every table without folding.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 118)
+    parts: list[Any] = tables_of(report)
+    for part in parts:
+        console.print(part)
+    console.print(f"report: {folder / 'report.html'}", markup=False, soft_wrap=True)

@@ -1,0 +1,379 @@
+"""From a journal to a report: what each fault did, what was lost, what is left.
+
+Rule 1: `judge` is a pure function of the journal's records, so that anyone can judge a journal again.
+Rule 2: it measures; whether that is good enough is decided in `erfs_scenario.verdict`.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from erfs.errors import ConfigError, Problem
+from erfs.journal import read
+from erfs_scenario.report import (
+    DEFINITIONS,
+    FabricSummary,
+    FaultReport,
+    Report,
+    Return,
+    SetReport,
+    Spread,
+    Stages,
+    SteadyState,
+    Tally,
+    Unserved,
+)
+from erfs_scenario.timeline import (
+    CUT,
+    CUT_BY_POLICY,
+    NOT_RECOVERED,
+    PPM,
+    SERVED,
+    Attribution,
+    FaultTimes,
+    Outage,
+    Timeline,
+    attribute,
+    read_timeline,
+)
+from erfs_scenario.verdict import verdict_on
+
+# Enough to see what kind of demand it is; the journal has all of them.
+LISTED_MAX: Final = 50
+# Enough for a picture; a recovery has a handful of steps, a restoration some hundreds.
+CURVE_POINTS_MAX: Final = 400
+
+
+def judge(journal: Path) -> Report:
+    """
+    Return the report on the run that *journal* tells of.
+
+    Raises:
+        ConfigError: the journal is damaged, or holds no run.
+    """
+    return judge_records(read(journal), str(journal))
+
+
+def judge_records(records: Iterable[dict[str, Any]], source: str = "journal") -> Report:
+    """Return the report on *records*. Raises ConfigError if they hold no run. Cost: O(records + outages * faults)."""
+    try:
+        timeline = read_timeline(records)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(source, [Problem(0, f"not the journal of a run: {error}")]) from None
+    outages = attribute(timeline)
+    faults = tuple(_fault_report(timeline, outages, fault) for fault in timeline.faults)
+    header = timeline.header
+    steady = _steady_state(timeline, outages)
+    sets = tuple(_set_report(timeline, part) for part in header["demands"])
+    loops = tuple(sorted({tuple(loop) for record in timeline.loops for loop in record["loops"]}))
+    listed = _unserved(timeline, outages)
+    return Report(
+        name=header["name"],
+        description=header["description"],
+        backend=header["backend"],
+        seed=header["seed"],
+        is_protecting=header["is_protecting"],
+        fabric=FabricSummary(**header["fabric"]),
+        measured_from_ns=timeline.started_ns,
+        measured_until_ns=timeline.finished_ns,
+        verdict=verdict_on(timeline, outages, steady, faults, sets, loops),
+        steady_state=steady,
+        faults=faults,
+        demand_sets=sets,
+        loops=loops,
+        unserved=tuple(listed[:LISTED_MAX]),
+        unserved_count=len(listed),
+        expectations=header["expectations"],
+        timers=header["timers"],
+        timing=header["timing"],
+        definitions=DEFINITIONS,
+    )
+
+
+def spread(durations: Sequence[int]) -> Spread:
+    """Return first, median and last of *durations*."""
+    ordered = sorted(durations)
+    if not ordered:
+        return Spread(flows=0)
+    return Spread(
+        flows=len(ordered), first_ns=ordered[0], median_ns=ordered[(len(ordered) - 1) // 2], last_ns=ordered[-1]
+    )
+
+
+def _tally(timeline: Timeline, outages: Iterable[Outage]) -> Tally:
+    flows = sorted({outage.flow for outage in outages})
+    return Tally(flows=len(flows), demands=sum(timeline.demands_of(flow) for flow in flows))
+
+
+def _steady_state(timeline: Timeline, outages: Attribution) -> SteadyState:
+    def of_cause(cause: str) -> Tally:
+        return _tally(timeline, (one for one in outages.steady if any(part.cause == cause for part in one.segments)))
+
+    begun = [fault.effective_at_ns for fault in timeline.faults if fault.effective_at_ns is not None]
+    before_ns = min(begun, default=timeline.finished_ns)
+    # A flow that a later fault harms while it was never served belongs to the steady state only as far as that lasted.
+    not_served = [
+        outage
+        for outage in outages.steady
+        if any(part.cause == NOT_RECOVERED and part.start_ns < before_ns for part in outage.segments)
+    ]
+    remarks = tuple(record["event"] for record in timeline.marks if record["event"] == "steady_state_missed")
+    return SteadyState(
+        held=timeline.started_ns is not None and not not_served and not remarks,
+        flows=timeline.flow_count,
+        not_served=_tally(timeline, not_served),
+        cut=of_cause(CUT),
+        cut_by_policy=of_cause(CUT_BY_POLICY),
+        remarks=remarks,
+    )
+
+
+def _fault_report(timeline: Timeline, outages: Attribution, fault: FaultTimes) -> FaultReport:
+    effective_ns = fault.effective_at_ns
+    end_ns = timeline.finished_ns if fault.ended_at_ns is None else fault.ended_at_ns
+    own: dict[tuple[str, str], list[Outage]] = {}
+    for outage in outages.by_fault.get(fault.id, []):
+        own.setdefault(outage.flow, []).append(outage)
+    recovered: dict[bool, list[int]] = {False: [], True: []}
+    left: dict[str, list[Outage]] = {NOT_RECOVERED: [], CUT: [], CUT_BY_POLICY: []}
+    lost_demand = 0
+    if effective_ns is not None:
+        for flow, (_, _, is_far) in fault.affected.items():
+            last = max(own.get(flow, []), key=lambda outage: outage.end_ns, default=None)
+            cause = SERVED if last is None else last.cause_at(end_ns)
+            if last is not None and cause != SERVED:
+                left[cause].append(last)
+            else:
+                recovered[is_far].append(0 if last is None else last.end_ns - effective_ns)
+            if cause in (SERVED, NOT_RECOVERED):
+                lost_demand += sum(
+                    _lost_ppm_ns(one, effective_ns, end_ns) * timeline.demands_of(flow) for one in own.get(flow, [])
+                )
+    pathless = {one.flow for one in (*left[CUT], *left[CUT_BY_POLICY])}
+    capacity = [share_ppm for flow, share_ppm in fault.capacity.items() if flow not in pathless]
+    plan = fault.plan
+    return FaultReport(
+        id=fault.id,
+        kind=plan["kind"],
+        target=plan["target"],
+        links=tuple(plan["links"]),
+        nodes=tuple(plan["nodes"]),
+        is_physical=fault.is_physical,
+        planned_at_ns=plan["at_ns"],
+        planned_end_at_ns=plan["end_at_ns"],
+        effective_at_ns=effective_ns,
+        ended_at_ns=fault.ended_at_ns,
+        affected=Tally(flows=len(fault.affected), demands=sum(demands for demands, _, _ in fault.affected.values())),
+        lost_something=_tally(timeline, (one for found in own.values() for one in found)),
+        near=spread(recovered[False]),
+        far=spread(recovered[True]),
+        all=spread(recovered[False] + recovered[True]),
+        stages=_stages(timeline, fault),
+        not_recovered=_tally(timeline, left[NOT_RECOVERED]),
+        cut=_tally(timeline, left[CUT]),
+        cut_by_policy=_tally(timeline, left[CUT_BY_POLICY]),
+        capacity_retained_min_ppm=min(capacity, default=None),
+        bystanders=_tally(timeline, outages.bystanders.get(fault.id, [])),
+        lost_demand_ns=lost_demand // PPM,
+        return_=_return(timeline, outages, fault, [*left[CUT], *left[CUT_BY_POLICY]]),
+        curve=_curve(timeline, fault),
+    )
+
+
+def _lost_ppm_ns(outage: Outage, from_ns: int, until_ns: int) -> int:
+    return sum(
+        (PPM - part.served_ppm) * max(0, min(part.end_ns, until_ns) - max(part.start_ns, from_ns))
+        for part in outage.segments
+    )
+
+
+def _stages(timeline: Timeline, fault: FaultTimes) -> Stages:
+    begin_ns = fault.effective_at_ns
+    if begin_ns is None or not fault.is_physical:
+        return Stages()
+    end_ns = timeline.finished_ns if fault.ended_at_ns is None else fault.ended_at_ns
+    links = set(fault.plan["links_hit"])
+    during = [record for record in timeline.marks if begin_ns <= record["at_ns"] <= end_ns]
+
+    def first(event: str, *, after_ns: int = begin_ns, is_ours: bool = False) -> int | None:
+        return next(
+            (
+                int(record["at_ns"])
+                for record in during
+                if record["event"] == event
+                and record["at_ns"] >= after_ns
+                and (not is_ours or (record.get("link") in links and record.get("down", True)))
+            ),
+            None,
+        )
+
+    def since(at_ns: int | None, start_ns: int | None = begin_ns) -> int | None:
+        return None if at_ns is None or start_ns is None else at_ns - start_ns
+
+    detected = first("port_down_detected", is_ours=True)
+    adjudicated = first("link_down_adjudicated", is_ours=True)
+    believed = detected if adjudicated is None else adjudicated
+    computed = None if believed is None else first("routes_computed", after_ns=believed)
+    finished = None if computed is None else first("restoration_finished", after_ns=computed)
+    # Without a computation every change up to the end is protection's.
+    changed = [
+        int(record["at_ns"])
+        for record in during
+        if record["event"] == "change_acknowledged"
+        and (computed is None or record["at_ns"] <= computed)
+        and links & set(record.get("failures", ())) | set(fault.plan["nodes"]) & set(record.get("failures", ()))
+    ]
+    return Stages(
+        detection_ns=since(detected),
+        fact_received_first_ns=since(first("fact_received", is_ours=True)),
+        protection_first_ns=since(min(changed, default=None)),
+        protection_last_ns=since(max(changed, default=None)),
+        adjudicated_ns=since(adjudicated),
+        computation_ns=since(computed, believed),
+        programming_ns=since(finished, computed),
+        restoration_finished_ns=since(finished),
+        cannot_reach_count=len(
+            {
+                record["node"]
+                for record in during
+                if record["event"] == "cannot_reach_published" and record.get("destinations")
+            }
+        ),
+    )
+
+
+def _return(timeline: Timeline, outages: Attribution, fault: FaultTimes, pathless: Sequence[Outage]) -> Return:
+    lost = outages.by_return.get(fault.id, [])
+    tally = _tally(timeline, lost)
+    ended_ns = fault.ended_at_ns
+    restored = []
+    not_restored = []
+    for outage in pathless:
+        if outage.is_open or ended_ns is None:
+            not_restored.append(outage)
+        else:
+            restored.append(outage.end_ns - ended_ns)
+    back = None
+    if ended_ns is not None and fault.is_physical:
+        links = set(fault.plan["links_hit"])
+        following = [record for record in timeline.marks if record["at_ns"] >= ended_ns]
+        up = [
+            record["at_ns"]
+            for record in following
+            if record["event"] == "link_up_adjudicated" and record["link"] in links
+        ]
+        if up:
+            back = next(
+                (
+                    record["at_ns"] - ended_ns
+                    for record in following
+                    if record["event"] == "restoration_finished" and record["at_ns"] >= max(up)
+                ),
+                None,
+            )
+    return Return(
+        flows_lost=tally.flows,
+        demands_lost=tally.demands,
+        longest_loss_ns=max((one.end_ns - one.start_ns for one in lost), default=None),
+        restored=spread(restored),
+        not_restored=_tally(timeline, not_restored),
+        capacity_back_ns=back,
+    )
+
+
+def _curve(timeline: Timeline, fault: FaultTimes) -> tuple[tuple[int, int], ...]:
+    """Return the served share of the affected demands as steps, from the fault's effect until the run's end."""
+    total = sum(demands for demands, _, _ in fault.affected.values())
+    if not total or fault.effective_at_ns is None:
+        return ()
+    begin_ns = fault.effective_at_ns
+    steps: dict[int, int] = {0: 0}
+    for outage in timeline.outages:
+        if outage.flow not in fault.affected or outage.end_ns < begin_ns:
+            continue
+        demands = fault.affected[outage.flow][0]
+        for part in outage.segments:
+            if part.end_ns <= begin_ns:
+                continue
+            lost = (PPM - part.served_ppm) * demands
+            start, end = max(0, part.start_ns - begin_ns), part.end_ns - begin_ns
+            steps[start] = steps.get(start, 0) + lost
+            steps[end] = steps.get(end, 0) - lost
+    curve = []
+    level = 0
+    for at_ns in sorted(steps):
+        level += steps[at_ns]
+        curve.append((at_ns, PPM - level // total if level % total == 0 else PPM - level // total - 1))
+    if len(curve) > CURVE_POINTS_MAX:
+        # Keep the ends and thin the middle evenly; the figures do not come from here.
+        stride = len(curve) / (CURVE_POINTS_MAX - 1)
+        curve = [curve[int(index * stride)] for index in range(CURVE_POINTS_MAX - 1)] + [curve[-1]]
+    return tuple(curve)
+
+
+def _set_report(timeline: Timeline, part: dict[str, Any]) -> SetReport:
+    name, count = part["name"], timeline.weights.get(part["name"], part["count"])
+    duration_ns = 0 if timeline.started_ns is None else timeline.finished_ns - timeline.started_ns
+    total = count * duration_ns
+    lost = 0
+    pathless = 0
+    down: list[tuple[int, int]] = []
+    for outage in timeline.outages:
+        demands = timeline.flow_weights[outage.flow].get(name, 0)
+        if not demands:
+            continue
+        down.append((outage.start_ns, outage.end_ns))
+        for segment in outage.segments:
+            length = segment.end_ns - segment.start_ns
+            lost += (PPM - segment.served_ppm) * length * demands
+            if segment.cause in (CUT, CUT_BY_POLICY):
+                pathless += length * demands
+    served = total * PPM - lost
+    with_path = total - pathless
+    down_ns = _covered(down)
+    return SetReport(
+        name=name,
+        is_job=part["is_job"],
+        demands=count,
+        availability_of_all_ppm=served // total if total else 0,
+        # With nothing ever pathful there is nothing to be unavailable.
+        availability_ppm=served // with_path if with_path else PPM if total else 0,
+        lost_demand_ns=-(-lost // PPM),
+        pathless_demand_ns=pathless,
+        total_demand_ns=total,
+        down_ns=down_ns if part["is_job"] else None,
+        job_availability_ppm=((duration_ns - down_ns) * PPM // duration_ns if duration_ns else 0)
+        if part["is_job"]
+        else None,
+    )
+
+
+def _covered(intervals: Iterable[tuple[int, int]]) -> int:
+    """Return the length of the union of *intervals*."""
+    total = 0
+    reached = 0
+    for start, end in sorted(intervals):
+        if end > reached:
+            total += end - max(start, reached)
+            reached = end
+    return total
+
+
+def _unserved(timeline: Timeline, outages: Attribution) -> list[Unserved]:
+    """Return the flows that were without full service when a fault ended, or in the steady state."""
+    found: dict[tuple[str, str, str, str], Unserved] = {}
+
+    def note(outage: Outage, cause: str, when: str) -> None:
+        if cause != SERVED:
+            source, destination = outage.flow
+            demands = timeline.demands_of(outage.flow)
+            item = Unserved(source=source, destination=destination, demands=demands, cause=cause, when=when)
+            found[when, cause, source, destination] = item
+
+    for outage in outages.steady:
+        note(outage, outage.segments[0].cause, "steady state")
+    for fault in timeline.faults:
+        end_ns = timeline.finished_ns if fault.ended_at_ns is None else fault.ended_at_ns
+        for outage in (*outages.by_fault.get(fault.id, []), *outages.bystanders.get(fault.id, [])):
+            note(outage, outage.cause_at(end_ns), fault.id)
+    return [found[key] for key in sorted(found)]

@@ -1,0 +1,215 @@
+"""What report.json holds: the models, from which its JSON Schema is generated, and the definition of each figure.
+
+Rule 1: every figure is an exact integer: nanoseconds, counts, or millionths rounded down.
+Rule 2: nothing here computes; `erfs_scenario.judging` fills it in.
+"""
+
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+DEFINITIONS: Final = {
+    "flow": "all demands from one attachment (or one endpoint, where it can fare differently) to one destination class (or endpoint)",
+    "served": "the share of a flow's traffic that arrives, following all equal-cost next hops by weight; what enters a cycle is lost",
+    "affected": "flows whose paths crossed the fault's target right before it, whatever happened to them after",
+    "near end": "affected flows whose last node before the break has another live next hop of its own",
+    "far end": "affected flows for which another node must change its next hops",
+    "recovery": "from the fault taking effect until the flow is served in full again and stays so until the fault ends or the next one harms it; 0 if it lost nothing",
+    "detection": "from the fault taking effect until the first agent notices it",
+    "computation": "from the controller's word that the link is down (or else the detection) until new routes are computed",
+    "programming": "from routes computed until the last required acknowledgement",
+    "cut": "no working path is left (single-homed endpoints, for example)",
+    "cut by policy": "a path is left, but only with a valley (down, then up), which policy forbids on lossless fabrics",
+    "not recovered": "a permitted path existed and was still not used in full when the fault ended",
+    "capacity retained": "trunk capacity of the flow's next-hop graph right before the fault ends, over what it was right before it began",
+    "availability": "served demand-time over demand-time; once over all of it, once over that which had a permitted path",
+    "job availability": "time in which all of the job's demands are served in full, over all time",
+    "bystander": "a flow that lost something under a fault that its paths do not cross",
+}
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True)
+
+
+class Spread(_Value):
+    """First, median and last of some flows; the median is the lower one of an even number. Absent where there are none."""
+
+    flows: int
+    first_ns: int | None = None
+    median_ns: int | None = None
+    last_ns: int | None = None
+
+
+class Tally(_Value):
+    """How many flows, and how many demands they stand for."""
+
+    flows: int = 0
+    demands: int = 0
+
+
+class Stages(_Value):
+    """When the parts of a recovery were reached, counted from the fault taking effect, unless said otherwise. Absent: not reached."""
+
+    detection_ns: int | None = None
+    fact_received_first_ns: int | None = None
+    """First node that read of the failure."""
+    protection_first_ns: int | None = None
+    """First change acknowledged by a data plane."""
+    protection_last_ns: int | None = None
+    """Last change acknowledged before new routes were pushed."""
+    adjudicated_ns: int | None = None
+    """The controller holds a link of the fault for down."""
+    computation_ns: int | None = None
+    """Duration."""
+    programming_ns: int | None = None
+    """Duration."""
+    restoration_finished_ns: int | None = None
+    cannot_reach_count: int = 0
+    """Nodes that told others they have no next hop left."""
+
+
+class Return(_Value):
+    """What the end of the fault did."""
+
+    flows_lost: int
+    """Flows that lost something by it; 0 is expected."""
+    demands_lost: int
+    longest_loss_ns: int | None = None
+    restored: Spread
+    """Flows without a path during the fault: from its end until served in full."""
+    not_restored: Tally
+    capacity_back_ns: int | None = None
+    """From its end until the restored routes are acknowledged everywhere (wait-to-restore included)."""
+
+
+class FaultReport(_Value):
+    """One fault: what it hit and how the fabric took it."""
+
+    id: str
+    kind: str
+    target: str
+    links: tuple[str, ...]
+    nodes: tuple[str, ...]
+    is_physical: bool
+    planned_at_ns: int
+    planned_end_at_ns: int
+    effective_at_ns: int | None
+    ended_at_ns: int | None
+    affected: Tally
+    lost_something: Tally
+    near: Spread
+    far: Spread
+    all: Spread
+    stages: Stages
+    not_recovered: Tally
+    cut: Tally
+    cut_by_policy: Tally
+    capacity_retained_min_ppm: int | None
+    bystanders: Tally
+    lost_demand_ns: int
+    """Demand-time not served, of affected flows with a path."""
+    return_: Return = Field(alias="return")
+    curve: tuple[tuple[int, int], ...]
+    """(instant counted from effective, served share of the affected demands in millionths), as steps."""
+
+
+class SetReport(_Value):
+    """One demand set."""
+
+    name: str
+    is_job: bool
+    demands: int
+    availability_of_all_ppm: int
+    availability_ppm: int
+    """Over demand-time with a permitted path."""
+    lost_demand_ns: int
+    """Demand-time not served."""
+    pathless_demand_ns: int
+    """Of it, without a permitted path."""
+    total_demand_ns: int
+    down_ns: int | None = None
+    """Jobs: time in which any of the demands was not served in full."""
+    job_availability_ppm: int | None = None
+
+
+class Unserved(_Value):
+    """A flow without full service for want of a path."""
+
+    source: str
+    destination: str
+    demands: int
+    cause: Literal["cut", "cut_by_policy", "not_recovered"]
+    when: str
+    """The fault under which, or "steady state"."""
+
+
+class Check(_Value):
+    """One expectation and what became of it."""
+
+    name: str
+    expected: str
+    measured: str
+    outcome: Literal["passed", "missed", "undecidable"]
+    reason: str = ""
+
+
+class Verdict(_Value):
+    """The end of it."""
+
+    outcome: Literal["passed", "missed", "undecidable", "aborted", "invalid", "harness_broke"]
+    exit_code: int
+    reasons: tuple[str, ...]
+    checks: tuple[Check, ...]
+
+
+class SteadyState(_Value):
+    """How things were before the first fault."""
+
+    held: bool
+    flows: int
+    not_served: Tally
+    """With a permitted path and yet not served in full: the steady state does not hold."""
+    cut: Tally
+    cut_by_policy: Tally
+    remarks: tuple[str, ...] = ()
+
+
+class FabricSummary(_Value):
+    """Which fabric."""
+
+    name: str
+    digest: str
+    nodes: int
+    switches: int
+    endpoints: int
+    links: int
+    trunks: int
+    classes: int
+
+
+class Report(_Value):
+    """report.json."""
+
+    report_version: Literal[1] = 1
+    name: str
+    description: str
+    backend: str
+    seed: int
+    is_protecting: bool
+    fabric: FabricSummary
+    measured_from_ns: int | None
+    measured_until_ns: int
+    verdict: Verdict
+    steady_state: SteadyState
+    faults: tuple[FaultReport, ...]
+    demand_sets: tuple[SetReport, ...]
+    loops: tuple[tuple[str, ...], ...]
+    """Every knot of nodes that traffic of a demand went round in."""
+    unserved: tuple[Unserved, ...]
+    """The first of them; the counts are with the faults."""
+    unserved_count: int
+    expectations: dict[str, int | bool | None]
+    timers: dict[str, int]
+    timing: dict[str, int]
+    definitions: dict[str, str]
