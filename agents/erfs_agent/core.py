@@ -5,12 +5,10 @@ Rule 2: nothing is withdrawn because the bus or the controller is silent.
 Rule 3: bad news is said at once; good news is said only after the own data plane is ready for it.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, Literal, assert_never
+from dataclasses import dataclass
+from typing import Literal, assert_never
 
-from erfs.errors import Bug
 from erfs.ids import DestinationId, NodeId
 from erfs.messages import (
     CONTROLLER,
@@ -21,7 +19,6 @@ from erfs.messages import (
     Health,
     Installed,
     Leader,
-    Member,
     Message,
     PortBinding,
     PortHealth,
@@ -31,12 +28,15 @@ from erfs.messages import (
 )
 from erfs.ports import BusConnected, BusLost, Delivered, Mark, Priority, Publish, Subscribe, TimerFired
 from erfs.topics import Address, Channel
-from erfs.units import MS, SECOND
+from erfs.units import SECOND
 from erfs_agent.forwarding import CompiledProgram, FactKey, FactSet, Forwarder, Forwarding, KnownFact
 from erfs_agent.port_state import Port, PortState, Signal, Waiting
 from erfs_agent.state import AgentState, SpokenFact
+from erfs_agent.unarmed import UnarmedFacts
+from erfs_agent.writes import Routes, Writes
+from erfs_agent.writes import RoutesWritten as RoutesWritten
+from erfs_agent.writes import WriteRoutes as WriteRoutes
 
-Routes = Mapping[DestinationId, tuple[Member, ...]]
 Outcome = Literal["installed", "refused", "failed"]
 
 
@@ -47,24 +47,6 @@ class PortChanged:
 
     port: str
     oper_up: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RoutesWritten:
-    """What became of a `WriteRoutes`."""
-
-    change: int
-    is_ok: bool
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class WriteRoutes:
-    """Put *routes* into the data plane and take *removed* out: the difference to what was last requested. Urgent."""
-
-    change: int
-    routes: dict[DestinationId, tuple[Member, ...]]
-    removed: tuple[DestinationId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +79,6 @@ class AgentTimers:
         return Waiting(self.wait_to_restore_ns, self.wait_to_restore_max_ns, self.flap_window_ns)
 
 
-# A data plane that refuses a write is usually busy: try soon, then less often, then leave it to the next change.
-RETRY_FIRST_NS: Final = 10 * MS
-RETRY_MAX_NS: Final = 1 * SECOND
-RETRY_COUNT_MAX: Final = 8
-
-# Facts nobody is armed for are kept in case a program that is on its way names them. A node has some dozens of
-# neighbours; the bound only matters when someone floods us.
-UNARMED_FACTS_MAX: Final = 1024
-
-
 @dataclass(slots=True)
 class _OwnPort:
     """A port, and what this node has said about its link."""
@@ -120,42 +92,6 @@ class _OwnPort:
     @property
     def is_said_down(self) -> bool:
         return self.spoken is not None and self.spoken.down
-
-
-@dataclass(slots=True)
-class _Write:
-    """A change the data plane has not answered yet."""
-
-    destinations: frozenset[DestinationId]
-    failures: tuple[str, ...]
-    installed: Installed | None
-
-
-@dataclass(slots=True)
-class _Unarmed:
-    """Facts that no entry of the program names, oldest dropped, and how many came."""
-
-    facts: OrderedDict[FactKey, KnownFact] = field(default_factory=OrderedDict)
-    refused_count: int = 0
-    refused_reporters: set[NodeId] = field(default_factory=set)
-
-    def keep(self, key: FactKey, fact: KnownFact) -> None:
-        known = self.facts.pop(key, None)
-        self.facts[key] = fact if known is None else max(known, fact)
-        if len(self.facts) > UNARMED_FACTS_MAX:
-            self.facts.popitem(last=False)
-
-    def count_refusal(self, reporter: NodeId) -> bool:
-        """Count one; return whether it is worth a line: a new reporter, or a tenfold count."""
-        self.refused_count += 1
-        is_new = reporter not in self.refused_reporters and len(self.refused_reporters) < UNARMED_FACTS_MAX
-        if is_new:
-            self.refused_reporters.add(reporter)
-        return is_new or _is_power_of_ten(self.refused_count)
-
-
-def _is_power_of_ten(count: int) -> bool:
-    return str(count).strip("0") == "1"
 
 
 class AgentCore:
@@ -202,17 +138,12 @@ class AgentCore:
         self._leader_epoch = 0
 
         self._facts = FactSet()
-        self._unarmed = _Unarmed()
+        self._unarmed = UnarmedFacts()
         self._unreachable: dict[NodeId, tuple[int, frozenset[DestinationId]]] = {}
         self._forwarder: Forwarder | None = None
         self._forwarding = Forwarding()
-        self._requested: Routes = dict(routes_installed or {})
 
-        self._change = 0
-        self._in_flight: dict[int, _Write] = {}
-        self._unwritten: frozenset[DestinationId] = frozenset()
-        self._retry_count = 0
-        self._retry_at_ns: int | None = None
+        self._writes = Writes(routes_installed or {})
         # What waits for the data plane, each with the change that must be confirmed before.
         self._installing: tuple[int, Program] | None = None
         self._clearing: dict[str, int] = {}
@@ -257,7 +188,7 @@ class AgentCore:
     def next_wakeup_ns(self) -> int | None:
         """Return when `TimerFired` is wanted next, None if never."""
         instants = [own.port.held_until_ns for own in self._ports.values()]
-        instants += [self._retry_at_ns, self._health_due_ns]
+        instants += [self._writes.retry_at_ns, self._health_due_ns]
         return min((instant for instant in instants if instant is not None), default=None)
 
     def last_will(self) -> Publish:
@@ -356,12 +287,12 @@ class AgentCore:
             own.counter += 1
             self._know_own(own, down=False)
             commands.append(_mark_port("port_restored", own))
-        is_retry_due = self._retry_at_ns is not None and self._retry_at_ns <= now_ns
-        if restored or is_retry_due:
+        retry_at_ns = self._writes.retry_at_ns
+        if restored or (retry_at_ns is not None and retry_at_ns <= now_ns):
             commands += self._apply()
             # The far end may send here as soon as it reads the up fact, so the own data plane comes first.
             for own in restored:
-                self._clearing[own.binding.port] = self._change
+                self._clearing[own.binding.port] = self._writes.change
         if self._health_due_ns is not None and self._health_due_ns <= now_ns:
             commands += self._say_health(now_ns)
         return commands
@@ -483,8 +414,9 @@ class AgentCore:
         if current is not None:
             if _version(program) < _version(current):
                 return f"older than {current.epoch}.{current.generation}, which runs", False
-            if _version(program) == _version(current) and program.digest != current.digest:
-                return f"other content than the {current.epoch}.{current.generation} that runs", True
+            if _version(program) == _version(current):
+                is_same = program.digest == current.digest
+                return "" if is_same else f"other content than the {current.epoch}.{current.generation} that runs", True
         if program.epoch < self._leader_epoch:
             return f"of epoch {program.epoch}, but the leader has {self._leader_epoch}", False
         if content_digest(program) != program.digest:
@@ -511,15 +443,13 @@ class AgentCore:
             self._program = CompiledProgram(program)
         self._sort_facts()
         commands = self._apply()
-        self._installing = (self._change, program)
+        self._installing = (self._writes.change, program)
         return commands + self._subscribe()
 
     def _sort_facts(self) -> None:
         """Take in the facts that the new program names, put aside those it no longer does; none is forgotten."""
-        for key, word in list(self._unarmed.facts.items()):
-            if self._why_not(key) is None:
-                del self._unarmed.facts[key]
-                self._facts = self._facts.with_word(key, word)
+        for key, word in self._unarmed.take(lambda key: self._why_not(key) is None):
+            self._facts = self._facts.with_word(key, word)
         aside = [
             (key, word) for key, word in self._facts.items() if key[1] != self.node and self._why_not(key) is not None
         ]
@@ -554,66 +484,50 @@ class AgentCore:
             self._forwarder = Forwarder(self._program, is_protecting=self.settings.is_protecting)
         wanted = self._forwarder.update(self._facts, ports_down, unreachable)
         self._forwarding = wanted
-        commands: list[AgentCommand] = []
-        routes, removed = _difference(self._requested, wanted.routes, self._unwritten)
-        if routes or removed:
-            commands += self._request(routes, removed, ports_down)
-        self._requested = wanted.routes
+        commands = self._request(wanted, ports_down)
         if not wanted.cannot_reach <= self._cannot_reach:
             commands += self._say_cannot_reach(wanted.cannot_reach | self._cannot_reach)
         return commands
 
-    def _request(
-        self,
-        routes: dict[DestinationId, tuple[Member, ...]],
-        removed: tuple[DestinationId, ...],
-        ports_down: Iterable[str],
-    ) -> list[AgentCommand]:
+    def _request(self, wanted: Forwarding, ports_down: Iterable[str]) -> list[AgentCommand]:
         assert self._program is not None
-        self._change += 1
-        self._unwritten = frozenset()
-        self._retry_at_ns = None
-        failures = tuple(sorted({*self._forwarding.active, *(self._ports[port].binding.link for port in ports_down)}))
-        self._in_flight[self._change] = _Write(
-            frozenset(routes) | frozenset(removed), failures, _installed_by(self._program.program)
-        )
+        failures = tuple(sorted({*wanted.active, *(self._ports[port].binding.link for port in ports_down)}))
+        write = self._writes.request(wanted.routes, failures, _installed_by(self._program.program))
+        if write is None:
+            return []
         if self._installing is not None:
-            self._installing = (self._change, self._installing[1])
-        mark = Mark("change_requested", {"change": self._change, "failures": list(failures)})
-        return [mark, WriteRoutes(self._change, routes, removed)]
+            # This write holds what an earlier one of the installation could not do, or did and will be answered first.
+            self._installing = (write.change, self._installing[1])
+        return [Mark("change_requested", {"change": write.change, "failures": list(failures)}), write]
 
     def _on_routes_written(self, event: RoutesWritten, now_ns: int) -> list[AgentCommand]:
-        write = self._in_flight.pop(event.change, None)
-        if write is None:
-            raise Bug(f"change {event.change} was answered but is not in flight")
-        fields: dict[str, object] = {"change": event.change, "failures": list(write.failures)}
         if event.is_ok:
-            if not self._unwritten:
-                self._retry_count = 0
-            installed = write.installed
-            assert installed is not None
-            fields |= {"epoch": installed.epoch, "generation": installed.generation}
-            return [Mark("change_acknowledged", fields)]
-        self._unwritten |= write.destinations
-        self._retry_count += 1
-        commands: list[AgentCommand] = [Mark("change_failed", fields | {"reason": event.reason})]
-        if self._retry_count <= RETRY_COUNT_MAX:
-            delay_ns = min(RETRY_FIRST_NS << (self._retry_count - 1), RETRY_MAX_NS)
-            self._retry_at_ns = now_ns + delay_ns
-        else:
-            commands.append(Mark("change_given_up", {"change": event.change, "count": self._retry_count}))
-            self._retry_count = 0
+            request = self._writes.confirmed(event.change)
+            program = request.program
+            fields: dict[str, object] = {"epoch": program.epoch, "generation": program.generation}
+            return [Mark("change_acknowledged", {"change": event.change, "failures": list(request.failures)} | fields)]
+        request, is_tried_again = self._writes.refused(event.change, now_ns)
+        commands: list[AgentCommand] = [
+            Mark(
+                "change_failed",
+                {
+                    "change": event.change,
+                    "failures": list(request.failures),
+                    "reason": event.reason,
+                    "retry": is_tried_again,
+                },
+            )
+        ]
         if self._installing is not None and self._installing[0] == event.change:
             commands += self._acknowledge(self._installing[1], "failed", event.reason)
         return commands
 
-    def _is_confirmed(self, change: int) -> bool:
-        return not self._unwritten and all(pending > change for pending in self._in_flight)
-
     def _settle(self, now_ns: int) -> list[AgentCommand]:
         """Say the good news that waited for the data plane."""
         commands = self._settle_installation()
-        cleared = [self._ports[name] for name, change in sorted(self._clearing.items()) if self._is_confirmed(change)]
+        cleared = [
+            self._ports[name] for name, change in sorted(self._clearing.items()) if self._writes.is_confirmed(change)
+        ]
         for own in cleared:
             del self._clearing[own.binding.port]
             own.spoken = SpokenFact(port=own.binding.port, counter=own.counter, down=False)
@@ -621,12 +535,12 @@ class AgentCore:
             commands += self._publish_fact(own)
         if cleared:
             commands += self._say_health(now_ns)
-        if self._cannot_reach != self._forwarding.cannot_reach and self._is_confirmed(self._change):
+        if self._cannot_reach != self._forwarding.cannot_reach and self._writes.is_confirmed(self._writes.change):
             commands += self._say_cannot_reach(self._forwarding.cannot_reach)
         return commands
 
     def _settle_installation(self) -> list[AgentCommand]:
-        if self._installing is None or not self._is_confirmed(self._installing[0]):
+        if self._installing is None or not self._writes.is_confirmed(self._installing[0]):
             return []
         _, program = self._installing
         self._installing = None
@@ -788,25 +702,3 @@ def _version(program: Program) -> tuple[int, int]:
 
 def _installed_by(program: Program) -> Installed:
     return Installed(epoch=program.epoch, generation=program.generation, digest=program.digest)
-
-
-def _difference(
-    before: Routes, after: Routes, unwritten: frozenset[DestinationId]
-) -> tuple[dict[DestinationId, tuple[Member, ...]], tuple[DestinationId, ...]]:
-    """Return the routes to write and those to remove, sorted; *unwritten* ones count as unknown before."""
-    if before is after and not unwritten:
-        return {}, ()
-    # Hundreds of routes share a few member tuples: each pair is compared once.
-    is_same: dict[tuple[int, int], bool] = {}
-    routes: dict[DestinationId, tuple[Member, ...]] = {}
-    for destination, members in after.items():
-        old = before.get(destination)
-        if old is members and destination not in unwritten:
-            continue
-        pair = (id(old), id(members))
-        if pair not in is_same:
-            is_same[pair] = old == members
-        if not is_same[pair] or destination in unwritten:
-            routes[destination] = members
-    removed = tuple(sorted((before.keys() | unwritten) - after.keys()))
-    return routes, removed

@@ -25,7 +25,7 @@ from erfs_agent.state import AgentState
 OnMark = Callable[[Mark], None]
 
 _log = structlog.get_logger(__name__)
-_ALARMS: Final = frozenset({"change_failed", "change_given_up", "fact_refused"})
+_ALARMS: Final = frozenset({"change_failed", "fact_refused"})
 
 
 def log_mark(mark: Mark) -> None:
