@@ -282,16 +282,14 @@ def infer_tiers(fabric: Fabric) -> dict[NodeId, int | None]:
 
 def is_tiered(fabric: Fabric) -> bool:
     """
-    Return whether up and down mean something: there are trunks, all between known tiers, and most of them join two tiers.
+    Return whether up and down mean something: there are trunks, and most of them join two different known tiers.
 
     A torus or a dragonfly has hosts on every switch, so all its trunks are lateral: it is not tiered.
     """
     lateral = 0
     for link in fabric.trunks:
         tier_a, tier_b = fabric.nodes[link.a.node].tier, fabric.nodes[link.b.node].tier
-        if tier_a is None or tier_b is None:
-            continue
-        lateral += tier_a == tier_b
+        lateral += tier_a == tier_b or tier_a is None or tier_b is None
     return bool(fabric.trunks) and 2 * lateral < len(fabric.trunks)
 
 
