@@ -20,7 +20,7 @@ from erfs.messages import (
     Presence,
     Program,
 )
-from erfs.ports import BusConnected, BusLost, Delivered, Mark, Publish, TimerFired
+from erfs.ports import BusConnected, Delivered, Mark, Publish, TimerFired
 from erfs.topics import Address, Channel
 from erfs.units import MS, SECOND
 from erfs_controller.core import Command, ControllerCore, ControllerTimers, Event
@@ -238,11 +238,10 @@ class Kit:
     """What the tests of the controller share."""
 
     bench: Callable[..., Bench]
-    marks: Callable[..., list[Mark]] = staticmethod(marks)
-    pushed: Callable[..., list[Program]] = staticmethod(pushed)
-    alive: Callable[..., Leader] = staticmethod(alive)
-    installed: Callable[..., Installed] = staticmethod(installed)
-    lost: BusLost = field(default_factory=BusLost)
+    marks: Callable[..., list[Mark]]
+    pushed: Callable[..., list[Program]]
+    alive: Callable[..., Leader]
+    installed: Callable[..., Installed]
 
 
 @pytest.fixture(scope="session")
@@ -260,4 +259,4 @@ def fat_tree() -> Fabric:
 @pytest.fixture(scope="session")
 def kit() -> Kit:
     """The bench and its readers."""
-    return Kit(Bench)
+    return Kit(Bench, marks, pushed, alive, installed)

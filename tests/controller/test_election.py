@@ -86,7 +86,10 @@ def test_a_leader_that_said_goodbye_is_not_waited_for(kit, leaf_spine) -> None: 
 
 
 def test_the_elder_of_two_leaders_exits_and_the_younger_tells_it(kit, leaf_spine) -> None:  # type: ignore[no-untyped-def]
-    elder, younger = kit.bench(leaf_spine, controller_id="one"), kit.bench(leaf_spine, stored_epoch=1, controller_id="two")
+    elder, younger = (
+        kit.bench(leaf_spine, controller_id="one"),
+        kit.bench(leaf_spine, stored_epoch=1, controller_id="two"),
+    )
     elder.lead()
     younger.lead()
     assert leaders(younger.hear(kit.alive("one", 1))) == [("alive", 2)]

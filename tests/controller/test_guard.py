@@ -18,7 +18,11 @@ def without(fabric, links=(), nodes=()):  # type: ignore[no-untyped-def]
     """Return *fabric* as a file says that lost some lines."""
     return Fabric(
         [node for node in fabric.nodes.values() if node.id not in nodes],
-        [link for link in fabric.links.values() if link.id not in links and not {link.a.node, link.b.node} & set(nodes)],
+        [
+            link
+            for link in fabric.links.values()
+            if link.id not in links and not {link.a.node, link.b.node} & set(nodes)
+        ],
         name=fabric.name,
     )
 
@@ -69,9 +73,7 @@ def test_confirmation_releases_the_generation_it_names_and_no_other(kit, leaf_sp
     assert kit.marks(said)[0] == Mark("push_confirmed", {"generation": 2, "reason": "leaf3 is gone for good"})
     assert kit.marks(said, "generation_pushed")[0].fields["generation"] == 2
     assert kit.marks(said)[-1].event == "restoration_finished"
-    assert all(
-        route.destination != "@leaf3" for node in ("leaf0", "spine1") for route in bench.programs[node].routes
-    )
+    assert all(route.destination != "@leaf3" for node in ("leaf0", "spine1") for route in bench.programs[node].routes)
     assert bench.hear(confirm(2))[0].event == "confirmation_ignored"
 
 

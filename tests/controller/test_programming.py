@@ -4,7 +4,13 @@ from erfs.ports import BusConnected, BusLost, Mark
 from erfs.units import MS, SECOND
 from erfs_controller.core import ControllerTimers
 
-PUSHING = ("routes_computed", "generation_pushed", "generation_acknowledged", "generation_incomplete", "restoration_finished")
+PUSHING = (
+    "routes_computed",
+    "generation_pushed",
+    "generation_acknowledged",
+    "generation_incomplete",
+    "restoration_finished",
+)
 
 
 def test_the_first_programs_go_out_in_one_round(kit, leaf_spine) -> None:  # type: ignore[no-untyped-def]
@@ -96,7 +102,11 @@ def test_a_links_return_goes_in_several_rounds_the_far_end_first(kit, fat_tree) 
             said += bench.hear(bench.ack(program))
     assert len(rounds) > 1
     destination = "@pod0-edge0"
-    first_far = next(i for i, sent in enumerate(rounds) if uses(sent.get("core0-0") or bench.topics["core0-0"], destination, "pod0-agg0"))
+    first_far = next(
+        i
+        for i, sent in enumerate(rounds)
+        if uses(sent.get("core0-0") or bench.topics["core0-0"], destination, "pod0-agg0")
+    )
     first_near = next(
         i for i, sent in enumerate(rounds) if "pod1-agg0" in sent and uses(sent["pod1-agg0"], destination, "core0-0")
     )
