@@ -185,7 +185,7 @@ def _progress(plan: "Plan") -> Iterator[Callable[[int], None]]:
 def _show(report: "Report", folder: Path) -> None:
     from rich.console import Console
 
-    from erfs_scenario.rendering import tables_of
+    from erfs_scenario.tables import tables_of
 
     # Away from a terminal there is no width to ask for; 118 holds every table without folding.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 118)

@@ -19,6 +19,7 @@ class Stretch:
         self._is_whole = asyncio.Event()
         self._is_whole.set()
         self._relays: set[asyncio.Task[None]] = set()
+        self._sides: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self.port = 0
 
@@ -40,22 +41,31 @@ class Stretch:
         """Whether nothing gets through."""
         return not self._is_whole.is_set()
 
+    def sever(self) -> None:
+        """Break every connection at once, as the end of a client's process would; both ends see it, nobody says goodbye."""
+        for side in list(self._sides):
+            side.transport.abort()
+        for relay in list(self._relays):
+            relay.cancel()
+
     async def close(self) -> None:
         """Stop listening and drop every connection."""
         if self._server is not None:
             self._server.close()
-        for relay in list(self._relays):
-            relay.cancel()
-        await asyncio.gather(*self._relays, return_exceptions=True)
+        relays = list(self._relays)
+        self.sever()
+        await asyncio.gather(*relays, return_exceptions=True)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._relays.add(task)
+        self._sides.add(writer)
         far: asyncio.StreamWriter | None = None
         try:
             await self._is_whole.wait()
             far_reader, far = await asyncio.open_connection(*self._broker)
+            self._sides.add(far)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._pump(reader, far))
                 group.create_task(self._pump(far_reader, writer))
@@ -66,6 +76,7 @@ class Stretch:
             self._relays.discard(task)
             for side in (writer, far):
                 if side is not None:
+                    self._sides.discard(side)
                     side.transport.abort()
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:

@@ -16,10 +16,8 @@ SCHEMAS: Final = {"scenario": "scenario.schema.json", "report": "report.schema.j
 
 def schema_of(kind: str) -> dict[str, Any]:
     """Return the JSON Schema of *kind*, "scenario" or "report"."""
-    model = {"scenario": Scenario, "report": Report}[kind]
-    mode = "validation" if kind == "scenario" else "serialization"
-    dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-    return dialect | model.model_json_schema(by_alias=True, mode=mode)
+    schema = Scenario.model_json_schema() if kind == "scenario" else Report.model_json_schema(mode="serialization")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
 
 
 def text_of(kind: str) -> str:

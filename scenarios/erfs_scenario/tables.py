@@ -1,0 +1,141 @@
+"""A report for the terminal: what each fault did in a few lines, availability, and the verdict last.
+
+Rule 1: shows, never computes: every figure is the report's.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from erfs.units import format_duration, format_ms
+from erfs_scenario.report import FaultReport, Report, Spread, Tally
+from erfs_scenario.verdict import format_share
+
+# More faults than this scroll the verdict's context away; report.json has them all.
+ROWS_MAX = 40
+
+_STYLES = {"passed": "bold green", "missed": "bold red", "undecidable": "bold yellow"}
+
+
+def milliseconds(duration_ns: int | None) -> str:
+    """Return *duration_ns* in milliseconds, a dash where there is none."""
+    return "-" if duration_ns is None else format_ms(duration_ns)
+
+
+def three(spread: Spread) -> str:
+    """Return first, median and last of *spread* in milliseconds; a dash without any flow."""
+    if spread.first_ns is None or spread.median_ns is None or spread.last_ns is None:
+        return "-"
+    return " / ".join(f"{value / 1e6:.2f}" for value in (spread.first_ns, spread.median_ns, spread.last_ns))
+
+
+def tables_of(report: Report) -> list[Any]:
+    """Return what to print, in order: texts and tables of rich."""
+    fabric = report.fabric
+    armed = "protection armed" if report.is_protecting else "no protection"
+    head = (
+        f"{report.name}, seed {report.seed}, {report.backend}, {armed}: {fabric.name}"
+        f" ({fabric.switches} switches, {fabric.endpoints} endpoints, {fabric.links} links)"
+    )
+    parts: list[Any] = [Text(head, style="bold")]
+    parts += [
+        Text(
+            f"  {fault.id}: {fault.kind} {fault.target} at {format_duration(fault.planned_at_ns)} for {format_duration(fault.planned_end_at_ns - fault.planned_at_ns)}"
+        )
+        for fault in report.faults[:ROWS_MAX]
+    ]
+    faults = report.faults[:ROWS_MAX]
+    parts.append(Text())
+    parts.append(
+        _table(
+            "recovery in ms (first / median / last flow)",
+            faults,
+            {
+                "near-end flows": lambda fault: three(fault.near),
+                "far-end flows": lambda fault: three(fault.far),
+                "affected": lambda fault: _affected(fault.affected),
+                "not recovered": lambda fault: str(fault.not_recovered.flows),
+                "cut": lambda fault: str(fault.cut.flows),
+                "by policy": lambda fault: str(fault.cut_by_policy.flows),
+                "capacity": lambda fault: (
+                    "-"
+                    if fault.capacity_retained_min_ppm is None
+                    else f"{fault.capacity_retained_min_ppm / 10_000:.1f} %"
+                ),
+            },
+        )
+    )
+    parts.append(
+        _table(
+            "stages",
+            faults,
+            {
+                "detection": lambda fault: milliseconds(fault.stages.detection_ns),
+                "fact read": lambda fault: milliseconds(fault.stages.fact_received_first_ns),
+                "protection": lambda fault: milliseconds(fault.stages.protection_last_ns),
+                "computation": lambda fault: milliseconds(fault.stages.computation_ns),
+                "programming": lambda fault: milliseconds(fault.stages.programming_ns),
+                "restored": lambda fault: milliseconds(fault.stages.restoration_finished_ns),
+            },
+        )
+    )
+    parts.append(
+        _table(
+            "return",
+            faults,
+            {
+                "flows that lost": lambda fault: str(fault.return_.flows_lost),
+                "longest loss": lambda fault: milliseconds(fault.return_.longest_loss_ns),
+                "cut flows back (ms)": lambda fault: three(fault.return_.restored),
+                "not back": lambda fault: str(fault.return_.not_restored.flows),
+                "capacity back": lambda fault: (
+                    "-" if fault.return_.capacity_back_ns is None else format_duration(fault.return_.capacity_back_ns)
+                ),
+            },
+        )
+    )
+    if len(report.faults) > ROWS_MAX:
+        parts.append(Text(f"… and {len(report.faults) - ROWS_MAX} more faults, in report.json"))
+    availability = _plain_table("availability", ("", "demands", "with a path", "of all", "down"))
+    for part in report.demand_sets:
+        down = (
+            ""
+            if part.job_availability_ppm is None or part.down_ns is None
+            else f"job {format_share(part.job_availability_ppm)}, down {format_duration(part.down_ns)}"
+        )
+        availability.add_row(
+            part.name,
+            f"{part.demands:,}",
+            format_share(part.availability_ppm),
+            format_share(part.availability_of_all_ppm),
+            down,
+        )
+    parts.append(availability)
+    if report.unserved_count:
+        parts.append(Text(f"{report.unserved_count} flows were left without full service, listed in the report"))
+    parts.append(Text())
+    verdict = report.verdict
+    text = Text(f"{verdict.outcome.replace('_', ' ')}: ", style=_STYLES.get(verdict.outcome, "bold red"))
+    text.append("; ".join(verdict.reasons), style="default not bold")
+    parts.append(text)
+    return parts
+
+
+def _affected(tally: Tally) -> str:
+    return f"{tally.flows} ({tally.demands:,} demands)" if tally.flows else "0"
+
+
+def _table(title: str, faults: Sequence[FaultReport], columns: dict[str, Callable[[FaultReport], str]]) -> Table:
+    table = _plain_table(title, ("", *columns))
+    for fault in faults:
+        table.add_row(fault.id, *(show(fault) for show in columns.values()))
+    return table
+
+
+def _plain_table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", header_style="dim")
+    return table
