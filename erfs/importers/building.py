@@ -4,6 +4,7 @@ Rule 1: nothing is raised while collecting, so that a damaged file gives all its
 Rule 2: only what nothing contradicts ends up in the fabric; which problems are fatal is the caller's choice.
 """
 
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -57,11 +58,11 @@ class Draft:
 
     def problem(self, line: Line, message: str, *, suggestion: str = "", column: int = 0) -> None:
         """Note something wrong at *line* (0: the file as a whole)."""
-        self.problems.append(Problem(_number(line), message, column, suggestion))
+        self.problems.append(Problem(_number(line), printable(message), column, suggestion))
 
     def leave_out(self, line: Line, message: str) -> None:
         """Note something that is sound but no part of a fabric."""
-        self.unparsed.append(Problem(_number(line), message))
+        self.unparsed.append(Problem(_number(line), printable(message)))
 
     def add_node(
         self,
@@ -159,11 +160,29 @@ def fault_of_name(name: object) -> str:
     return ""
 
 
+def printable(text: str) -> str:
+    """Return *text* with what cannot be printed spelled out: names from a file may hold terminal controls."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+class _Short(reprlib.Repr):
+    """Bounded in depth and width: an aliased YAML document can be small and its full text endless."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 2
+        self.maxstring = self.maxother = self.maxlong = 60
+        self.maxlist = self.maxdict = self.maxtuple = 3
+
+
+_SHORT: Final = _Short()
+
+
 def shown(value: object) -> str:
     """Return *value* for a message: quoted, printable, short."""
     if isinstance(value, str):
         return ascii(value if len(value) <= 60 else f"{value[:57]}...")
-    text = ascii(value)
+    text = ascii(_SHORT.repr(value))[1:-1]
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

@@ -57,17 +57,23 @@ class Claims:
     damaged: set[NodeId] = field(default_factory=set)
     last: NodeId | None = None
     damaged_last_line: str = ""
+    _repeated: list[tuple[LinkEnd, Claim]] = field(default_factory=list)
 
     def claim(self, end: LinkEnd, claim: Claim) -> None:
         """Note that *end* claims a cable."""
         if end in self.by_end:
             self.draft.problem(claim.line, f"port {_shown(end)} is there twice, first in line {self.by_end[end].line}")
-            self.explained.add(claim.far)
+            self._repeated.append((end, claim))
         else:
             self.by_end[end] = claim
 
     def settle(self, last_line: int) -> None:
         """Compare both ends of every cable; put what is sound into the draft and note what is not."""
+        for end, claim in self._repeated:  # of two claims for one port the one that the far end confirms stands
+            back = self.by_end.get(claim.far)
+            if back is not None and back.far == end:
+                claim, self.by_end[end] = self.by_end[end], claim
+            self.explained.add(claim.far)
         towards: dict[LinkEnd, list[LinkEnd]] = {}
         for end, claim in self.by_end.items():
             towards.setdefault(claim.far, []).append(end)

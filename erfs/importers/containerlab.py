@@ -71,8 +71,9 @@ def read(document: Document) -> Imported:
 
 
 def _kind(topology: object, body: object) -> str:
-    groups, defaults = member(topology, "groups"), member(topology, "defaults")
-    for found in (body, member(groups, str(member(body, "group"))), defaults):
+    group = member(body, "group")
+    of_group = member(member(topology, "groups"), group) if isinstance(group, str) else None
+    for found in (body, of_group, member(topology, "defaults")):
         kind = member(found, "kind")
         if isinstance(kind, str) and kind:
             return kind

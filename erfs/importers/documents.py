@@ -56,7 +56,8 @@ def checked(
     except ValidationError as error:
         for fault in error.errors(include_url=False, include_context=False):
             where = ".".join(map(str, fault["loc"]))
-            message = f"{what}: {where + ': ' if where else ''}{fault['msg'][:1].lower()}{fault['msg'][1:]}"
+            said = fault["msg"].removeprefix("Value error, ")
+            message = f"{what}: {where + ': ' if where else ''}{said[:1].lower()}{said[1:]}"
             if fault["type"] != "missing":
                 message += f", not {shown(fault['input'])}"
             draft.problem(line_of(tuple(fault["loc"])), message)
@@ -245,14 +246,16 @@ class YamlDocument(Document):
             raise ConfigError(self.source.name, [Problem(0, "is YAML nested too deeply to be a fabric")]) from error
 
 
-def member(mapping: object, key: str, depth_max: int = 8) -> Any:
+def member(mapping: object, key: str) -> Any:
     """Return *mapping*'s *key*, from its own members first, then from what it merges with "<<"; None if there is none."""
-    if not isinstance(mapping, Mapping):
-        return None
-    if key in mapping:
-        return mapping[key]
-    merged = mapping.get("<<")
-    for other in merged if isinstance(merged, list) else [merged]:
-        if depth_max and (found := member(other, key, depth_max - 1)) is not None:
-            return found
+    waiting, seen = [mapping], set[int]()
+    while waiting:
+        current = waiting.pop(0)
+        if not isinstance(current, Mapping) or id(current) in seen:
+            continue  # merges may go in circles
+        if key in current:
+            return current[key]
+        seen.add(id(current))
+        merged = current.get("<<")
+        waiting = (merged if isinstance(merged, list) else [merged]) + waiting
     return None

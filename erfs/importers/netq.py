@@ -19,7 +19,7 @@ _SWITCH_TYPES: Final = frozenset({"switch", "chassis", "router", "leaf", "spine"
 
 class _Interface(BaseModel):
     node: str
-    interface: str = ""
+    interface: str
 
 
 class _Cable(BaseModel):
@@ -96,5 +96,5 @@ def _read_bundle(document: JsonDocument, draft: Draft, part: object, path: tuple
         at = (*path, "compounded_links", index)
         cable = document.checked(_Cable, value, draft, *at, what="a link")
         if cable is not None:
-            one, other = ((end.node, end.interface or draft.next_port(end.node)) for end in cable.interfaces)
+            one, other = ((end.node, end.interface) for end in cable.interfaces)
             draft.add_link(document.at(*at), one, other)

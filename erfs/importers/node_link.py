@@ -5,10 +5,10 @@ links to nobody).
 Rule 2: how attributes become a fabric is said in graphs.py.
 """
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import networkx as nx
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from erfs.errors import ConfigError, Problem
 from erfs.importers import graphs
@@ -18,18 +18,27 @@ from erfs.importers.documents import JsonDocument
 NAME: Final = "node-link JSON"
 
 
+def _plain(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError("should be text or a whole number")
+    return value
+
+
+_Id = Annotated[str | int, BeforeValidator(_plain)]
+
+
 class _Named(BaseModel):
     model_config = ConfigDict(extra="allow")
 
-    id: str | int
+    id: _Id
 
 
 class _Joining(BaseModel):
     model_config = ConfigDict(extra="allow")
 
-    source: str | int
-    target: str | int
-    key: str | int | None = None
+    source: _Id
+    target: _Id
+    key: _Id | None = None
 
 
 def is_node_link(data: object) -> bool:

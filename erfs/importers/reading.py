@@ -5,6 +5,7 @@ Rule 2: no input makes this read or unpack more than SIZE_MAX bytes.
 """
 
 import lzma
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,9 @@ SIZE_MAX: Final = 1 << 30
 # What an xz stream may ask for to be unpacked; `xz -9` asks for 65 MB.
 _XZ_MEMORY_MAX: Final = 256 << 20
 _CHUNK: Final = 1 << 20
+
+# Bytes that stand in no text file: all control characters but tab, line feed and carriage return.
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 _GZIP: Final = b"\x1f\x8b"
 _XZ: Final = b"\xfd7zXZ\x00"
@@ -99,14 +103,17 @@ def decode(name: str, raw: bytes) -> Source:
         raise _fault(name, "is a tar archive: unpack it and name the file in it")
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise _fault(name, "is UTF-16 text: save it as UTF-8")
-    if not raw.strip():
-        raise _fault(name, "is empty" if not raw else "holds only blanks")
-    damaged: dict[int, str] = {}
     text = raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
-    if b"\x00" in raw or "�" in text:
+    if not text.strip():
+        raise _fault(name, "holds only blanks" if raw else "is empty")
+    damaged: dict[int, str] = {}
+    if "\ufffd" in text or _CONTROL.search(raw):
         for number, line in enumerate(raw.split(b"\n"), start=1):
             if b"\x00" in line:
                 damaged[number] = f"holds a NUL byte at column {line.index(0) + 1}"
+                continue
+            if control := _CONTROL.search(line):
+                damaged[number] = f"holds the control character 0x{control[0][0]:02x} at column {control.start() + 1}"
                 continue
             try:
                 line.decode("utf-8")
@@ -149,20 +156,24 @@ def _inflated(name: str, raw: bytes) -> bytes:
 def _unxzed(name: str, raw: bytes) -> bytes:
     parts: list[bytes] = []
     size = 0
-    while raw:
+    while raw.startswith(_XZ):  # an xz file may hold several streams too
         stream = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_MAX)
         fed = raw
         while not stream.eof:
             try:
                 part = stream.decompress(fed, _CHUNK)
             except lzma.LZMAError as error:
-                raise _fault(name, f"is xz data that is damaged after {size:,} unpacked bytes") from error
+                raise _fault(
+                    name, f"is xz data that cannot be unpacked after {size:,} bytes: {str(error).lower()}"
+                ) from error
             fed = b""
             size = _counted(name, size, part)
             parts.append(part)
             if stream.needs_input and not stream.eof:
                 raise _fault(name, f"is xz data that ends too early, after {size:,} unpacked bytes: the file was cut")
         raw = stream.unused_data.lstrip(b"\x00")
+    if raw:
+        raise _fault(name, f"is xz data with {len(raw):,} bytes of something else behind it")
     return b"".join(parts)
 
 
