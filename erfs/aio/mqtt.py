@@ -15,24 +15,22 @@ from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import aiomqtt
 import structlog
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from erfs.aio.config import Duration
 from erfs.aio.filters import FilterIndex
 from erfs.aio.outbox import Item, Outbox
 from erfs.aio.retry import Sleep, backoff_ns, retrying
 from erfs.errors import ConfigError, Problem
 from erfs.ports import Incoming, Priority
-from erfs.units import MS, SECOND, parse_duration
+from erfs.units import MS, SECOND
 
 _log = structlog.get_logger(__name__)
-
-Duration = Annotated[int, BeforeValidator(lambda value: parse_duration(value) if isinstance(value, str) else value)]
-"""Integer nanoseconds; people may write "50 ms"."""
 
 # Without it Nagle's algorithm and delayed acknowledgements make a round of 1 ms last 41-85 ms; neither aiomqtt nor paho sets it.
 _SOCKET_OPTIONS: Final = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),)
@@ -80,7 +78,7 @@ class TlsSettings(_Settings):
 
 
 class BusSettings(_Settings):
-    """How to reach the bus. The same model in every process of ours."""
+    """How to reach the bus. The same model in every process of ours; durations are written such as "30 s"."""
 
     brokers: tuple[BrokerAddress, ...] = Field(default=(BrokerAddress(),), min_length=1)
     """Everything is published on all and received from all; duplicates are harmless."""
@@ -97,16 +95,16 @@ class BusSettings(_Settings):
     """Messages that may wait per broker; see `erfs.ports.Bus` for what gives way."""
     in_flight: int = Field(default=8, ge=1, le=1_000)
     """Unacknowledged messages per lane and broker."""
-    keepalive_ns: Duration = Field(default=30 * SECOND, ge=SECOND)
+    keepalive: Duration = Field(default=30 * SECOND, ge=SECOND)
     """After 1.5 times this without a word the broker says our last will."""
-    echo_interval_ns: Duration = Field(default=SECOND, ge=10 * MS)
+    echo_interval: Duration = Field(default=SECOND, ge=10 * MS)
     """How often the round trip is tried."""
-    echo_deadline_ns: Duration = Field(default=SECOND, ge=10 * MS)
+    echo_deadline: Duration = Field(default=SECOND, ge=10 * MS)
     """A broker that takes longer for a round trip is given up."""
-    connect_deadline_ns: Duration = Field(default=5 * SECOND, ge=10 * MS)
+    connect_deadline: Duration = Field(default=5 * SECOND, ge=10 * MS)
     """Limit of every handshake and acknowledgement."""
-    backoff_initial_ns: Duration = Field(default=50 * MS, ge=MS)
-    backoff_max_ns: Duration = Field(default=5 * SECOND, ge=MS)
+    backoff_initial: Duration = Field(default=50 * MS, ge=MS)
+    backoff_max: Duration = Field(default=5 * SECOND, ge=MS)
 
     @field_validator("prefix")
     @classmethod
@@ -318,15 +316,13 @@ class _Connection:
             await retrying(
                 aiomqtt.MqttError,
                 attempts=None,
-                initial_ns=settings.backoff_initial_ns,
-                max_ns=settings.backoff_max_ns,
+                initial_ns=settings.backoff_initial,
+                max_ns=settings.backoff_max,
                 rng=self._rng,
                 sleep=self._sleep,
                 on_retry=self._on_retry,
             )(self._session)
-            wait_ns = backoff_ns(
-                1, initial_ns=settings.backoff_initial_ns, max_ns=settings.backoff_max_ns, rng=self._rng
-            )
+            wait_ns = backoff_ns(1, initial_ns=settings.backoff_initial, max_ns=settings.backoff_max, rng=self._rng)
             await self._sleep(wait_ns / SECOND)
 
     def _on_retry(self, attempt: int, wait_ns: int, error: BaseException | None) -> None:
@@ -354,8 +350,8 @@ class _Connection:
             protocol=aiomqtt.ProtocolVersion.V311,
             will=aiomqtt.Will(will[0], will[1], qos=1, retain=True) if will is not None else None,
             clean_session=True,
-            timeout=settings.connect_deadline_ns / SECOND,
-            keepalive=settings.keepalive_ns // SECOND,
+            timeout=settings.connect_deadline / SECOND,
+            keepalive=settings.keepalive // SECOND,
             max_inflight_messages=_PAHO_IN_FLIGHT,
             tls_context=self.bus._tls_context,
             socket_options=_SOCKET_OPTIONS,
@@ -369,7 +365,7 @@ class _Connection:
                     await self._serve(client)
                 finally:
                     # A frozen broker must not hold up the goodbye.
-                    client.timeout = min(client.timeout, settings.echo_deadline_ns / SECOND)
+                    client.timeout = min(client.timeout, settings.echo_deadline / SECOND)
         except* aiomqtt.MqttError as group:
             reason = _first(group)
         finally:
@@ -461,8 +457,8 @@ class _Connection:
             self._echo_number += 1
             self._echo_returned.clear()
             await client.publish(self._echo_topic, str(self._echo_number).encode(), qos=0)
-            await self._await_echo(settings.echo_deadline_ns)
-            await self._sleep(settings.echo_interval_ns / SECOND)
+            await self._await_echo(settings.echo_deadline)
+            await self._sleep(settings.echo_interval / SECOND)
 
     async def _await_echo(self, deadline_ns: int) -> None:
         loop = asyncio.get_running_loop()
