@@ -103,6 +103,31 @@ def count_by_source(mesh: Mesh, marks: Bits) -> NDArray[np.int32]:
     return counts
 
 
+def reaches(mesh: Mesh, is_attached: Bits, works: Bits, *, is_valley_free: bool) -> Bits:
+    """
+    Return from where a permitted path exists, nodes x cases; each case has attachments and working link-ends of its own.
+
+    Args:
+        mesh: The link-ends.
+        is_attached: Nodes x cases.
+        works: Link-ends x cases.
+        is_valley_free: Whether a packet that went down may not go up again.
+
+    Cost: O(link-ends x cases / 8) bytes per hop of distance.
+    """
+    reached = np.packbits(is_attached, axis=1)
+    usable = np.packbits(works, axis=1)
+    for ends in (np.flatnonzero(~mesh.is_up), np.flatnonzero(mesh.is_up)) if is_valley_free else (slice(None),):
+        sources, starts = np.unique(mesh.source[ends], return_index=True)
+        while len(sources):
+            found = np.bitwise_or.reduceat(reached[mesh.target[ends]] & usable[ends], starts, axis=0)
+            if not (found & ~reached[sources]).any():
+                break
+            reached[sources] |= found
+    marks: Bits = np.unpackbits(reached, axis=1, count=is_attached.shape[1]).astype(np.bool_)
+    return marks
+
+
 def _is_closer(mesh: Mesh, distance: Distances) -> Bits:
     near = distance[mesh.source]
     closer: Bits = (distance[mesh.target] == near - 1) & (near != UNREACHABLE)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from erfs.fabric import Fabric
 from erfs.ids import DestinationId, NodeId, class_of, is_endpoint, lookup_order
-from erfs.messages import Group, Member, Program, Route, sealed
+from erfs.messages import ArmedEntry, Change, Group, Member, Program, Route, sealed
 
 _Members = tuple[Member, ...]
 
@@ -22,11 +22,12 @@ def plan_rounds(
 
     Per destination, a node that gains no next hop may change at once: forwarding stays within the old acyclic graph. A node that gains some
     has to wait for its new next hops and all they lead to. So a packet is either still within the old graph or has entered a
-    part of the new one that is complete and never leaves it: no mixture of two adjacent rounds loops. A node that loses its last next hop
-    does so after everybody who gains another, so that what still works is not cut while its upstream nodes move away.
+    part of the new one that is complete and never leaves it: no mixture of two adjacent rounds loops. Next hops that a switch is
+    armed to add count as if it had them, so this holds whatever fails meanwhile. A node that loses its last next hop
+    does so after everybody else, so that what still works is not cut while its upstream nodes move away.
 
     Until its round comes, a node has the next hops that both programs name, or its old ones if there are none such. Armed changes are
-    the new ones from its first round on.
+    the new ones from its first round on, without what they would add for a destination that waits.
 
     Args:
         old: What runs now. A node without an entry forwards nothing. If it is empty nothing forwards anywhere yet, so one round will do.
@@ -68,6 +69,7 @@ class _Tables:
         self.programs = programs
         self._routes: dict[NodeId, dict[DestinationId, _Members]] = {}
         self._far_ends: dict[NodeId, dict[str, NodeId]] = {}
+        self._adds: dict[NodeId, dict[DestinationId, set[str]]] = {}
 
     def routes(self, node: NodeId) -> dict[DestinationId, _Members]:
         """Return the members of each route of *node*; none if it has no program."""
@@ -88,14 +90,32 @@ class _Tables:
                 return routes[name]
         return ()
 
+    def adds(self, node: NodeId) -> dict[DestinationId, set[str]]:
+        """Return the ports that *node* is armed to add for each destination, for any failure."""
+        found = self._adds.get(node)
+        if found is None:
+            program = self.programs.get(node)
+            found = self._adds[node] = {}
+            for entry in () if program is None else program.armed:
+                for change in entry.changes:
+                    for destination in change.destinations if change.add else ():
+                        found.setdefault(destination, set()).update(member.port for member in change.add)
+        return found
+
+    def choices(self, node: NodeId, destination: DestinationId) -> set[str]:
+        """Return the ports *node* may use for *destination*: its members', and those it is armed to add."""
+        ports = {member.port for member in self.members(node, destination)}
+        adds = self.adds(node)
+        return ports.union(*(adds[name] for name in lookup_order(destination) if name in adds)) if adds else ports
+
     def far_ends(self, node: NodeId, destination: DestinationId) -> set[NodeId]:
-        """Return the neighbours *node* sends to."""
+        """Return the neighbours *node* may send to."""
         far_ends = self._far_ends.get(node)
         if far_ends is None:
             program = self.programs.get(node)
             ports = () if program is None else program.ports
             far_ends = self._far_ends[node] = {port.port: port.far_end for port in ports}
-        return {far_ends[member.port] for member in self.members(node, destination)}
+        return {far_ends[port] for port in self.choices(node, destination)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +170,11 @@ class _Ranks:
                 routes.pop(destination, None)
             if not is_endpoint(destination) and not members and destination not in self._old.routes(node):
                 routes.pop(destination, None)
-        return self._with_routes(program, routes, final)
+        waiting = {name for name, move in self._moves[node].items() if move.rank > number}
+        armed = program.armed
+        if self._fabric.nodes[node].is_switch and waiting & self._new.adds(node).keys():
+            armed = tuple(entry for entry in (_without_adds(entry, waiting) for entry in armed) if entry.changes)
+        return self._with_routes(program.model_copy(update={"armed": armed}), routes, final)
 
     def _with_routes(
         self, program: Program, members: Mapping[DestinationId, _Members], final: Mapping[DestinationId, Route]
@@ -180,6 +204,9 @@ class _Ranks:
                 for destination in before.keys() | after.keys()
                 if before.get(destination) != after.get(destination)
             )
+            if self._fabric.nodes[node].is_switch:
+                armed_before, armed_after = self._old.adds(node), self._new.adds(node)
+                found.update(name for name, ports in armed_after.items() if not ports <= armed_before.get(name, set()))
         several = {
             name
             for name in found
@@ -194,18 +221,24 @@ class _Ranks:
                     )
         return sorted(found)
 
+    def _gains(self, node: NodeId, destination: DestinationId) -> bool:
+        """Return whether *node* may use a port that it could not use before. Nobody sends through an endpoint: what it may add is its own matter."""
+        if self._fabric.nodes[node].is_switch:
+            return not self._new.choices(node, destination) <= self._old.choices(node, destination)
+        before = {member.port for member in self._old.members(node, destination)}
+        return any(member.port not in before for member in self._new.members(node, destination))
+
     def _rank(self, destination: DestinationId) -> None:
         closed: dict[NodeId, int] = {}
         ranks: dict[NodeId, int] = {}
-        emptied: list[NodeId] = []
+        emptied: set[NodeId] = set()
         changed = self._moves.keys()
 
         def own_rank(node: NodeId) -> int:
-            before = {member.port for member in self._old.members(node, destination)}
-            after = {member.port for member in self._new.members(node, destination)}
-            if after <= before:
-                if before and not after:
-                    emptied.append(node)
+            if self._old.members(node, destination) and not self._new.members(node, destination):
+                emptied.add(node)
+                return 0
+            if not self._gains(node, destination):
                 return 0
             return 1 + max(closed_rank(far) for far in self._new.far_ends(node, destination))
 
@@ -229,12 +262,28 @@ class _Ranks:
 
         for node in self._changed:
             rank(node)
-        last = max(ranks.values(), default=0)
+        moving: dict[NodeId, _Members] = {}
         for node in self._changed:
             before, after = self._old.members(node, destination), self._new.members(node, destination)
-            if before == after:
-                continue
-            kept = {member.port for member in before}
-            waiting = tuple(member for member in after if member.port in kept) or before
-            is_emptied = last and node in emptied
-            self._moves[node][destination] = _Move(last + 1 if is_emptied else ranks[node], waiting)
+            if before != after or ranks[node]:
+                kept = {member.port for member in before}
+                moving[node] = tuple(member for member in after if member.port in kept) or before
+        others = [ranks[node] for node in moving if node not in emptied]
+        last = 1 + max(others) if others else 0
+        for node, waiting in moving.items():
+            self._moves[node][destination] = _Move(last if node in emptied else ranks[node], waiting)
+
+
+def _without_adds(entry: ArmedEntry, waiting: set[DestinationId]) -> ArmedEntry:
+    """Return *entry* without what it adds for the destinations that are *waiting*."""
+    if not any(change.add and not waiting.isdisjoint(change.destinations) for change in entry.changes):
+        return entry
+    changes: list[Change] = []
+    for change in entry.changes:
+        held = tuple(name for name in change.destinations if change.add and name in waiting)
+        free = tuple(name for name in change.destinations if name not in held)
+        if free:
+            changes.append(change.model_copy(update={"destinations": free}))
+        if held and change.drop:
+            changes.append(Change(destinations=held, drop=change.drop))
+    return entry.model_copy(update={"changes": tuple(changes)})

@@ -7,21 +7,29 @@ Rule 2: all failures are worked out at once, as rows (failure, place, set of tar
 A dead node has no next hop left that leads to the target. Everybody who sends by it drops it, and may be dead then: a work list, in rounds.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from erfs.ids import DestinationId, NodeId
-from erfs.paths.next_hops import UNREACHABLE, count_by_source
+from erfs.paths.next_hops import UNREACHABLE, count_by_source, reaches
 from erfs.paths.situation import Situation, pair_starts
 from erfs.paths.topology import Bits, Indices
 
 Counts = NDArray[np.int32]
 Words = NDArray[np.uint64]
+
+
+NO_PATH: Final = "no path remains"
+ONLY_VALLEY: Final = "only a valley would remain, which policy forbids"
+NO_SAFE_CHANGE: Final = "a path remains, but no change made before restoration is sure not to loop"
+# Cases of `_cut_off` worked out together: link-ends x cases bytes at a time.
+CASES_AT_ONCE: Final = 1024
 
 
 @dataclass(frozen=True)
@@ -398,7 +406,89 @@ class _Pruning:
 
     # --- what remains ----------------------------------------------------------------------------------------------
     def _unprotected(self, dead: Rows) -> tuple[Unprotected, ...]:
-        return ()
+        """Return what nothing is armed against: sources that are dead for a target, and targets that hang on one switch or one link."""
+        situation = self.situation
+        found = [*self._cut_off(dead), *self._behind_one_switch()]
+        switches = situation.topology.switches
+        listed: dict[tuple[str, str], tuple[set[DestinationId], set[NodeId]]] = {}
+        for name, reason, target, nodes in found:
+            destinations, sources = listed.setdefault((name, reason), (set(), set()))
+            destinations.update(situation.targets[target].destinations)
+            for node in nodes:
+                is_switch = node < len(switches)
+                sources.update((switches[node],) if is_switch else situation.sources[node - len(switches)].endpoints)
+        single = sum(len(links) == 1 for links in situation.access.values())
+        summary = (
+            [Unprotected(f"{single} access links", "an endpoint's only link: nothing can repair it", (), ())]
+            if single
+            else []
+        )
+        return (
+            *(
+                Unprotected(name, reason, tuple(sorted(destinations)), tuple(sorted(sources)))
+                for (name, reason), (destinations, sources) in sorted(listed.items())
+            ),
+            *summary,
+        )
+
+    def _behind_one_switch(self) -> Iterator[tuple[str, str, int, tuple[int, ...]]]:
+        node, target = np.nonzero(self.is_sole)
+        for switch, column in zip(node.tolist(), target.tolist(), strict=True):
+            yield self.situation.topology.switches[switch], NO_PATH, column, ()
+
+    def _cut_off(self, dead: Rows) -> Iterator[tuple[str, str, int, tuple[int, ...]]]:
+        """Yield (failure, reason, target, sources) for each source that has nothing left towards a target."""
+        situation, mesh = self.situation, self.mesh
+        is_source = np.zeros(mesh.node_count, dtype=np.bool_)
+        is_source[[access.switch for links in situation.access.values() for access in links]] = True
+        is_source[mesh.transit_count :] = True
+        lost = _apart(_chosen(dead, is_source[dead.place]), self.target_count)
+        lost = _select(lost, lost.failure != self.first_node + lost.place)
+        if not len(lost.failure):
+            return
+        cases, case_of = np.unique(lost.failure * self.target_count + lost.target, return_inverse=True)
+        failure, target = np.divmod(cases, self.target_count)
+        for first in range(0, len(cases), CASES_AT_ONCE):
+            chosen = slice(first, first + CASES_AT_ONCE)
+            works = self._works_under(failure[chosen])
+            attached = situation.is_attached[:, target[chosen]]
+            for column, number in enumerate(failure[chosen].tolist()):
+                gone = self.failures[number]
+                if gone.kind is Kind.DELIVERY:
+                    attached[gone.switch, column] = False
+            is_permitted = reaches(mesh, attached, works, is_valley_free=situation.topology.is_valley_free)
+            is_connected = reaches(mesh, attached, works, is_valley_free=False)
+            inside = np.flatnonzero((case_of >= first) & (case_of < first + CASES_AT_ONCE))
+            for at in inside.tolist():
+                node, column = int(lost.place[at]), int(case_of[at]) - first
+                reason = (
+                    NO_SAFE_CHANGE
+                    if is_permitted[node, column]
+                    else ONLY_VALLEY
+                    if is_connected[node, column]
+                    else NO_PATH
+                )
+                yield self._name(self.failures[int(lost.failure[at])]), reason, int(lost.target[at]), (node,)
+
+    def _works_under(self, failures: Indices) -> Bits:
+        """Return, link-ends x failures, which link-ends still work."""
+        mesh = self.mesh
+        works: Bits = self.end_failure[:, None] != failures
+        works &= (self.first_node + mesh.target)[:, None] != failures
+        works &= (self.first_node + mesh.source)[:, None] != failures
+        return works
+
+    def _name(self, failure: Failure) -> str:
+        topology = self.situation.topology
+        match failure.kind:
+            case Kind.TRUNK:
+                return topology.trunks[failure.subject].id
+            case Kind.NODE:
+                return topology.switches[failure.subject]
+            case Kind.SOURCE:
+                return f"access links at {topology.switches[self.mesh.target[failure.subject]]}"
+            case Kind.DELIVERY:
+                return f"access links at {topology.switches[failure.switch]}"
 
 
 def _offsets(counts: Indices) -> Indices:
