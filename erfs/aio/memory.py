@@ -48,8 +48,6 @@ class BusConditions:
     """After so long the broker gives up a silent client and says its last will: 1.5 keep-alives of 30 s."""
     reconnect_ns: int = 50 * MS
     """How long a client waits before it connects again; the first step of the real client's back-off."""
-    outbox_length: int = 1_000
-    """Places in a client's queue while it cannot send."""
 
 
 class MemoryClient(Generic[Payload]):
@@ -58,10 +56,12 @@ class MemoryClient(Generic[Payload]):
     on_arrival: Callable[[str, Payload, bool], None]
     on_state: Callable[[bool], None]
 
-    def __init__(self, broker: "MemoryBroker[Payload]", client_id: str, will: tuple[str, Payload] | None) -> None:
+    def __init__(
+        self, broker: "MemoryBroker[Payload]", client_id: str, will: tuple[str, Payload] | None, outbox_length: int
+    ) -> None:
         self.client_id = client_id
         self.will = will
-        self.outbox: Outbox[Payload] = Outbox(broker.conditions.outbox_length)
+        self.outbox: Outbox[Payload] = Outbox(outbox_length)
         self.on_arrival = _ignore_arrival
         self.on_state = _ignore_state
         self._broker = broker
@@ -117,6 +117,11 @@ class MemoryBus:
         client.on_arrival = lambda topic, payload, is_retained: self.on_message(Incoming(topic, payload, is_retained))
         client.on_state = lambda is_connected: self.on_state(is_connected)
 
+    @property
+    def dropped_count(self) -> int:
+        """Messages that found no room in the queue."""
+        return self.client.outbox.dropped_count
+
     def subscribe(self, filters: frozenset[str]) -> None:
         """Want exactly these topic filters from now on."""
         self.client.subscribe(filters)
@@ -165,14 +170,22 @@ class MemoryBroker(Generic[Payload]):
         self.now_ns = now_ns
 
     # --- clients -------------------------------------------------------------------------------------------------------
-    def connect(self, client_id: str, will: tuple[str, Payload] | None = None) -> MemoryClient[Payload]:
+    def connect(
+        self, client_id: str, will: tuple[str, Payload] | None = None, *, outbox_length: int = 1_000
+    ) -> MemoryClient[Payload]:
         """
-        Return a new client that starts to connect now; ``on_state(True)`` follows two hops later.
+        Return a new client that starts to connect now; ``on_state(True)`` follows two round trips later, when the broker
+        knows what the client wants.
 
         A client of the same name loses its session when this one's begins, and its last will is said.
+
+        Args:
+            client_id: Its name on the broker.
+            will: Topic and payload of its last will.
+            outbox_length: Places in its queue while it cannot send.
         """
         older = self._clients.get(client_id)
-        client = MemoryClient(self, client_id, will)
+        client = MemoryClient(self, client_id, will, outbox_length)
         if older is not None:
             older._is_gone = True
             older._is_connected = False
@@ -257,12 +270,24 @@ class MemoryBroker(Generic[Payload]):
         self._after(self._hop_ns(), partial(self._opened, client, self._session_count))
 
     def _opened(self, client: MemoryClient[Payload], session: int) -> None:
-        if client._broker_session != session or client._is_gone or client._is_cut or client._is_connected:
+        if client._broker_session != session or client._is_gone or client._is_cut:
             return
         client._session = session
-        client._is_connected = True
         client._held_back = []
-        self._send_subscription(client)
+        wanted = client._wanted
+        self._up(client, partial(self._subscribe, client, session, wanted))
+        self._up(client, partial(self._acknowledge, client, session, wanted))
+
+    def _acknowledge(self, client: MemoryClient[Payload], session: int, wanted: frozenset[str]) -> None:
+        if client._broker_session == session and not client._is_cut:
+            self._after(self._hop_ns(), partial(self._ready, client, session, wanted))
+
+    def _ready(self, client: MemoryClient[Payload], session: int, wanted: frozenset[str]) -> None:
+        if client._session != session or client._broker_session != session or client._is_gone or client._is_cut:
+            return
+        client._is_connected = True
+        if client._wanted != wanted:
+            self._send_subscription(client)
         self._flush(client)
         client.on_state(True)
 
@@ -297,6 +322,7 @@ class MemoryBroker(Generic[Payload]):
 
     def _lose(self, client: MemoryClient[Payload]) -> None:
         client._is_connected = False
+        client._session = 0
         client.outbox.put_back(list(client._in_flight))
         client._in_flight = {}
         if self._is_up and not client._is_cut:
@@ -394,7 +420,7 @@ class MemoryBroker(Generic[Payload]):
     ) -> None:
         for client, session in recipients:
             # A session that has ended, at either side, delivers nothing; what is retained comes again by the next one.
-            if client._is_gone or not client._is_connected or client._session != session:
+            if client._is_gone or client._session != session:
                 continue
             if client._is_cut:
                 client._held_back.append((session, topic, payload, is_retained))
