@@ -19,7 +19,7 @@ _FOLDER: Final = Path(__file__).parent / "templates"
 # The picture's own coordinates; the page scales it.
 WIDTH: Final = 720
 HEIGHT: Final = 150
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 12, 28
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 12, 16, 32
 
 
 def html_of(report: Report) -> str:
@@ -56,7 +56,7 @@ def picture_of(fault: FaultReport) -> dict[str, object] | None:
     lowest = min((share for _, share in steps), default=1_000_000)
     if lowest == 1_000_000:
         return None
-    reach_ns = max(steps[-1][0], 1)
+    reach_ns = steps[-1][0] or end_ns or 1
     from_ns, until_ns = -reach_ns // 8, reach_ns + reach_ns // 3
     if until_ns > end_ns > 0:
         until_ns = end_ns

@@ -47,14 +47,14 @@ def tables_of(report: Report) -> list[Any]:
         for fault in report.faults[:ROWS_MAX]
     ]
     faults = report.faults[:ROWS_MAX]
-    parts.append(Text())
+    parts.append(Text("\nflows: first / median / last", style="dim"))
     parts.append(
         _table(
-            "recovery in ms (first / median / last flow)",
+            "recovery",
             faults,
             {
-                "near-end flows": lambda fault: three(fault.near),
-                "far-end flows": lambda fault: three(fault.far),
+                "near end (ms)": lambda fault: three(fault.near),
+                "far end (ms)": lambda fault: three(fault.far),
                 "affected": lambda fault: _affected(fault.affected),
                 "not recovered": lambda fault: str(fault.not_recovered.flows),
                 "cut": lambda fault: str(fault.cut.flows),
@@ -135,7 +135,8 @@ def _table(title: str, faults: Sequence[FaultReport], columns: dict[str, Callabl
 
 
 def _plain_table(title: str, columns: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", header_style="dim")
+    # The title stands in the first column's head: rich would pad one of its own to the table's width.
+    table = Table(box=None, pad_edge=False)
+    for index, column in enumerate((title, *columns[1:])):
+        table.add_column(column, justify="right" if index else "left", header_style="dim" if index else "bold")
     return table

@@ -118,12 +118,10 @@ class Walk:
 
         Cost: O(changed nodes * degree) while no cycle can have appeared, a whole walk otherwise.
         """
-        before = dict(self.value) if self.loops else None
-        if before is None:
-            changed = self._update_in_place(nodes)
-            if changed is not None:
-                return changed
-            before = dict(self.value)
+        replaced: dict[int, Share] = {}
+        if not self.loops and self._update_in_place(nodes, replaced):
+            return sorted(replaced)
+        before = self.value | replaced
         self.walk()
         return sorted(node for node in before.keys() | self.value.keys() if before.get(node) != self.value.get(node))
 
@@ -190,29 +188,30 @@ class Walk:
                 loops.append(tuple(sorted(self.plane.nodes[node] for node in knot)))
         self.loops = tuple(sorted(loops))
 
-    def _update_in_place(self, nodes: Iterable[int]) -> list[int] | None:
+    def _update_in_place(self, nodes: Iterable[int], replaced: dict[int, Share]) -> bool:
         """
-        Propagate upwards along falling heights; None if heights no longer prove the absence of cycles.
+        Propagate upwards along falling heights, noting in *replaced* the shares that changed, as they were.
+
+        Returns False, half done, once heights no longer prove the absence of cycles.
 
         Invariant: every node stands higher than all its next hops, so the groups as a whole have no cycle.
         """
         queue = [(self._height[node], node) for node in nodes if node in self.value]
         heapq.heapify(queue)
         queued = {node for _, node in queue}
-        changed = set()
         while queue:
             height, node = heapq.heappop(queue)
             queued.discard(node)
             for far in self.next_switches(node):
                 if not self._explore(far) or self._height[far] >= height:
-                    return None
+                    return False
             share = self.share_from(node)
             if share == self.value[node]:
                 continue
+            replaced[node] = self.value[node]
             self.value[node] = share
-            changed.add(node)
             for above in self.plane.neighbours[node]:
                 if above in self.value and above not in queued and node in self.next_switches(above):
                     queued.add(above)
                     heapq.heappush(queue, (self._height[above], above))
-        return sorted(changed)
+        return True
