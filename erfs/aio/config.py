@@ -119,7 +119,9 @@ def _of_value(
     else:
         message = f'"{key}": {_plain(details["msg"])}'
         value = details["input"]
-        if isinstance(value, str | int | float | bool) and "password" not in key:
+        # Our own validators show the value themselves.
+        is_shown = details["type"] == "value_error"
+        if isinstance(value, str | int | float | bool) and "password" not in key and not is_shown:
             message += f", not {value!r}"
     if variable:
         return Problem(0, f"environment variable {variable}: {message}", suggestion=suggestion)

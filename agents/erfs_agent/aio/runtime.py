@@ -74,6 +74,10 @@ class AgentRuntime:
         self._unsaved: AgentState | None = None
         self._has_unsaved = asyncio.Event()
         self._ended: asyncio.Future[None] | None = None
+        # From now on, not from `run` on: a bus that is connected by then would not say so again.
+        bus.on_message = self._on_message
+        bus.on_state = self._on_state
+        driver.on_port = self._on_port
 
     async def run(self) -> None:
         """
@@ -83,15 +87,12 @@ class AgentRuntime:
             Bug: an invariant of the core broke.
         """
         self._ended = asyncio.get_running_loop().create_future()
-        self._bus.on_message = self._on_message
-        self._bus.on_state = self._on_state
-        self._driver.on_port = self._on_port
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._save_newest(), name=f"save-state-{self.core.node}")
                 self._dispatch(self.core.start(self._clock_ns()))
                 # A carrier may have changed since the core was told of it; to hear it twice is harmless.
-                self._events.extend(PortChanged(port, is_up) for port, is_up in self._driver.ports().items())
+                self._events.extendleft(PortChanged(port, is_up) for port, is_up in self._driver.ports().items())
                 self._drain()
                 await self._ended
         finally:
@@ -152,8 +153,8 @@ class AgentRuntime:
         self._take(TimerFired())
 
     def _take(self, event: AgentEvent) -> None:
+        self._events.append(event)
         if self._is_running:
-            self._events.append(event)
             self._drain()
 
     def _drain(self) -> None:
