@@ -196,6 +196,10 @@ class MqttBus:
         self.will = will
         self.unmatched_count = 0
         """Arrivals by topics nobody asked for."""
+        self.echo_count = 0
+        """Round trips that came back."""
+        self.failure_count = 0
+        """Attempts to connect that led to nothing."""
         self.on_message = _ignore_message
         self.on_state = _ignore_state
         settings.secret()  # unreadable files are reported now, not at some reconnect
@@ -326,6 +330,7 @@ class _Connection:
             await self._sleep(wait_ns / SECOND)
 
     def _on_retry(self, attempt: int, wait_ns: int, error: BaseException | None) -> None:
+        self.bus.failure_count += 1
         # 1, 2, 4, 8 …: a broker that stays away for a month must not fill the disk.
         if attempt & (attempt - 1) == 0:
             _log.warning(
@@ -458,6 +463,7 @@ class _Connection:
             self._echo_returned.clear()
             await client.publish(self._echo_topic, str(self._echo_number).encode(), qos=0)
             await self._await_echo(settings.echo_deadline)
+            self.bus.echo_count += 1
             await self._sleep(settings.echo_interval / SECOND)
 
     async def _await_echo(self, deadline_ns: int) -> None:

@@ -56,9 +56,9 @@ def command(
 
     def on_listening(real_port: int) -> None:
         place = f"{settings.host}:{real_port}"
-        click.echo(f"listening on {place} (process {os.getpid()})")
         if ready_file is not None:
             ready_file.write_text(f"{place}\n")
+        click.echo(f"listening on {place} (process {os.getpid()})")
 
     with asyncio.Runner() as runner:
         runner.run(embedded.serve(settings, on_listening))

@@ -278,7 +278,7 @@ class MemoryBench(Bench):
 class RealBench(Bench):
     """A broker process."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker | None) -> None:
         super().__init__()
         self.broker = broker
 
@@ -384,3 +384,47 @@ async def _bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
 
 bench = pytest.fixture(params=("memory", *REAL))(_bench)
 real_bench = pytest.fixture(params=REAL)(_bench)
+
+
+def _factory(kind: type[Broker], tmp_path: Path) -> Iterator[Callable[[str], Broker]]:
+    started: list[Broker] = []
+
+    def make(lines: str) -> Broker:
+        folder = tmp_path / f"{kind.__name__}{len(started)}"
+        folder.mkdir()
+        broker = kind(folder, lines)
+        started.append(broker)
+        broker.start()
+        return broker
+
+    yield make
+    for broker in started:
+        broker.close()
+
+
+@pytest.fixture
+def amqtt_factory(tmp_path: Path) -> Iterator[Callable[[str], Broker]]:
+    """Make an `erfs broker` with the given lines of configuration."""
+    yield from _factory(Amqtt, tmp_path)
+
+
+@pytest.fixture
+def mosquitto_factory(tmp_path: Path) -> Iterator[Callable[[str], Broker]]:
+    """Make a Mosquitto with the given lines of configuration."""
+    yield from _factory(Mosquitto, tmp_path)
+
+
+@pytest.fixture
+async def bench_of() -> AsyncIterator[Callable[[Broker | None], RealBench]]:
+    """Make a bench of clients for one broker; None if each client names its own."""
+    benches: list[RealBench] = []
+
+    def make(broker: Broker | None) -> RealBench:
+        bench = RealBench(broker)
+        benches.append(bench)
+        return bench
+
+    yield make
+    for bench in benches:
+        for client in bench.clients:
+            await bench.stop(client)
