@@ -410,13 +410,16 @@ class _Pruning:
         situation = self.situation
         found = [*self._cut_off(dead), *self._behind_one_switch()]
         switches = situation.topology.switches
-        listed: dict[tuple[str, str], tuple[set[DestinationId], set[NodeId]]] = {}
+        from_where: dict[tuple[str, str, int], set[NodeId]] = {}
         for name, reason, target, nodes in found:
-            destinations, sources = listed.setdefault((name, reason), (set(), set()))
-            destinations.update(situation.targets[target].destinations)
+            sources = from_where.setdefault((name, reason, target), set())
             for node in nodes:
                 is_switch = node < len(switches)
                 sources.update((switches[node],) if is_switch else situation.sources[node - len(switches)].endpoints)
+        listed: dict[tuple[str, str, tuple[NodeId, ...]], set[DestinationId]] = {}
+        for (name, reason, target), sources in from_where.items():
+            destinations = listed.setdefault((name, reason, tuple(sorted(sources))), set())
+            destinations.update(situation.targets[target].destinations)
         single = sum(len(links) == 1 for links in situation.access.values())
         summary = (
             [Unprotected(f"{single} access links", "an endpoint's only link: nothing can repair it", (), ())]
@@ -425,8 +428,8 @@ class _Pruning:
         )
         return (
             *(
-                Unprotected(name, reason, tuple(sorted(destinations)), tuple(sorted(sources)))
-                for (name, reason), (destinations, sources) in sorted(listed.items())
+                Unprotected(name, reason, tuple(sorted(destinations)), nodes)
+                for (name, reason, nodes), destinations in sorted(listed.items())
             ),
             *summary,
         )
