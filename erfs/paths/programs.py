@@ -25,6 +25,7 @@ from erfs.messages import (
     Route,
     Witness,
     canonical_digest,
+    vouched,
 )
 from erfs.paths.protection import Armory, Failure, Kind, Unprotected, arm
 from erfs.paths.situation import Situation
@@ -480,16 +481,18 @@ def _program(
             '"routes":[' + ",".join([text for _, text in routes]) + "]}",
         )
     )
-    return Program(
-        sender=CONTROLLER,
-        node=node,
-        generation=1,
-        digest=canonical_digest(content),
-        computed_from=computed_from,
-        ports=bindings,
-        groups=tuple(Group(id=i, members=group) for i, (group, _) in enumerate(members)),
-        routes=tuple([route for route, _ in routes]),
-        armed=tuple([entry for entry, _ in armed]),
+    return vouched(
+        Program(
+            sender=CONTROLLER,
+            node=node,
+            generation=1,
+            digest=canonical_digest(content),
+            computed_from=computed_from,
+            ports=bindings,
+            groups=tuple(Group(id=i, members=group) for i, (group, _) in enumerate(members)),
+            routes=tuple([route for route, _ in routes]),
+            armed=tuple([entry for entry, _ in armed]),
+        )
     )
 
 
