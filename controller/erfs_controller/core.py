@@ -20,7 +20,7 @@ from erfs.messages import (
     Program,
 )
 from erfs.ports import BusConnected, BusLost, Delivered, Mark, Publish, Subscribe, TimerFired
-from erfs.topics import Channel
+from erfs.topics import Address, Channel
 from erfs_controller.detection import Detection
 from erfs_controller.election import Election, Phase
 from erfs_controller.guard import Guard
@@ -57,7 +57,9 @@ class Exit:
 Event = Delivered | BusConnected | BusLost | TimerFired | FabricReloaded
 Command = Publish | Subscribe | Mark | PersistEpoch | Exit
 
-_WANTED: Final = (Channel.LEADER, Channel.PRESENCE, Channel.HEALTH, Channel.FACT, Channel.ACK, Channel.CONFIRM)
+_REPORTS: Final = (Channel.PRESENCE, Channel.HEALTH, Channel.FACT, Channel.ACK)
+# Topics that belong to no node.
+_COMMON: Final = (Address(Channel.LEADER), Address(Channel.CONFIRM))
 
 
 class ControllerCore:
@@ -89,7 +91,7 @@ class ControllerCore:
     def start(self, now_ns: int) -> list[Command]:
         """Return what to do first; the rest follows when the bus is there. *now_ns* starts no timer yet."""
         # What an earlier reign left on the agents' topics is read once, to compare with what would be pushed.
-        return [Subscribe(channels=(*_WANTED, Channel.PROGRAM))]
+        return [Subscribe(channels=(*_REPORTS, Channel.PROGRAM), addresses=_COMMON)]
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         """Take in one event and do what is due. Cost: look-ups, unless a computation is due (`erfs.paths.compute`)."""
@@ -211,7 +213,11 @@ class ControllerCore:
         if epoch != self._epoch_led:
             self._epoch_led = epoch
             self._routes.forget()
-            commands += [PersistEpoch(epoch), Mark("became_leader", {"epoch": epoch}), Subscribe(channels=_WANTED)]
+            commands += [
+                PersistEpoch(epoch),
+                Mark("became_leader", {"epoch": epoch}),
+                Subscribe(channels=_REPORTS, addresses=_COMMON),
+            ]
         if self._is_bus_new:
             commands += self._programming.republish()
         commands += self._programming.resume(epoch, now_ns)
