@@ -8,7 +8,7 @@ Rule 3: what travels is not looked at, so a simulation may send message objects 
 # ruff: noqa: SLF001 -- broker and client are the two halves of one thing; only their owner sees a border
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -22,6 +22,8 @@ from erfs.units import MS, SECOND, US
 Payload = TypeVar("Payload")
 
 _MILLION: Final = 1_000_000
+# A fact goes to some tens of armed agents, each at its own time. What goes to thousands (the leader's refresh) would only cost events.
+APART_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,13 +276,7 @@ class MemoryBroker(Generic[Payload]):
             return
         client._session = session
         client._held_back = []
-        wanted = client._wanted
-        self._up(client, partial(self._subscribe, client, session, wanted))
-        self._up(client, partial(self._acknowledge, client, session, wanted))
-
-    def _acknowledge(self, client: MemoryClient[Payload], session: int, wanted: frozenset[str]) -> None:
-        if client._broker_session == session and not client._is_cut:
-            self._after(self._hop_ns(), partial(self._ready, client, session, wanted))
+        self._up(client, partial(self._subscribe, client, session, client._wanted, is_first=True))
 
     def _ready(self, client: MemoryClient[Payload], session: int, wanted: frozenset[str]) -> None:
         if client._session != session or client._broker_session != session or client._is_gone or client._is_cut:
@@ -367,9 +363,15 @@ class MemoryBroker(Generic[Payload]):
         client._in_flight.pop(item, None)
         self._route(item.topic, item.payload, retain=item.retain)
 
-    def _subscribe(self, client: MemoryClient[Payload], session: int, wanted: frozenset[str]) -> None:
+    def _subscribe(
+        self, client: MemoryClient[Payload], session: int, wanted: frozenset[str], *, is_first: bool = False
+    ) -> None:
         if client._broker_session != session or client._is_cut:
             return
+        if is_first:
+            # The acknowledgement goes before what is retained, as brokers do it.
+            at_ns = client._last_down_ns = max(self.now_ns + self._hop_ns(), client._last_down_ns)
+            self._at(at_ns, partial(self._ready, client, session, wanted))
         added = sorted(wanted - client._subscribed)
         for pattern in sorted(client._subscribed - wanted):
             self._subscriptions.remove(pattern, client)
@@ -390,22 +392,24 @@ class MemoryBroker(Generic[Payload]):
 
     def _down(
         self,
-        clients: Iterable[MemoryClient[Payload]],
+        clients: Collection[MemoryClient[Payload]],
         topic: str,
         payload: Payload,
         is_retained: bool,
         session: int | None = None,
     ) -> None:
-        """Send to *clients*: one event for all that get it at the same instant, so a fan-out costs one event."""
+        """Send to *clients*, each with a delay of its own; a large fan-out shares one delay, and so costs one event."""
         conditions = self.conditions
         is_calm = not (conditions.loss_ppm or conditions.drop_ppm or conditions.duplicate_ppm)
+        is_together = is_calm and len(clients) > APART_MAX
         common_ns = self.now_ns + self._hop_ns()
         batches: dict[int, list[tuple[MemoryClient[Payload], int]]] = {}
         for client in clients:
             at_ns = common_ns
             copy_count = 1
-            if not is_calm:
+            if not is_together:
                 at_ns = self.now_ns + self._hop_ns()
+            if not is_calm:
                 copy_count = self._copy_count()
             if not conditions.is_reordering:
                 at_ns = max(at_ns, client._last_down_ns)
