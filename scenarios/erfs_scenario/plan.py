@@ -195,7 +195,7 @@ def compile_plan(
         try:
             return choose()
         except Misfit as misfit:
-            message = f"{misfit.message} (fabric: {fabric.name})"
+            message = f'{misfit.message} in fabric "{fabric.name}"'
             problems.append(file.document.problem((*path, misfit.key), message, misfit.suggestion))
             return ()
 
@@ -235,7 +235,7 @@ def compile_plan(
         if chosen and not sets[-1].count:
             problems.append(file.document.problem(("demands", "groups", name), "a job needs two endpoints at least"))
     if not problems and not any(found.count for found in sets):
-        message = f"no demands: {len(endpoints)} attached endpoints in fabric {fabric.name}"
+        message = f'no demands: {len(endpoints)} attached endpoints in fabric "{fabric.name}"'
         problems.append(file.document.problem(("demands",), message))
     if problems:
         raise ConfigError(file.source, sorted(problems, key=lambda problem: (problem.line, problem.column)))

@@ -392,7 +392,10 @@ def parse_scenario(content: bytes, source: str, folder: Path = Path()) -> Scenar
     try:
         scenario = Scenario.model_validate(document.data)
     except ValidationError as error:
-        problems += _problems_of(error, document, Scenario, ())
+        # What could not even be read is told once.
+        told = {(problem.line, problem.column) for problem in problems}
+        found = _problems_of(error, document, Scenario, ())
+        problems += [problem for problem in found if (problem.line, problem.column) not in told]
     problems += _generator_problems(document)
     problems += _duplicate_names(document)
     if scenario is not None:
@@ -424,9 +427,10 @@ def _generator_problems(document: Document) -> list[Problem]:
 def _duplicate_names(document: Document) -> list[Problem]:
     faults = document.data.get("faults")
     named = [
-        (index, fault["name"])
+        # Those without a name of their own are called as `ScenarioFile.fault_names` says.
+        (index, str(fault.get("name") or f"{fault.get('kind')}-{index + 1}"))
         for index, fault in enumerate(faults if isinstance(faults, list) else [])
-        if isinstance(fault, dict) and isinstance(fault.get("name"), str)
+        if isinstance(fault, dict)
     ]
     counts = Counter(name for _, name in named)
     seen: set[str] = set()
@@ -465,6 +469,20 @@ def suggest(word: str, known: Any) -> str:
     return f"known: {', '.join(words[:12])}{', …' if len(words) > 12 else ''}" if words else ""
 
 
+# pydantic's words for what we call otherwise.
+_WORDS: Final = (
+    ("input should be", "expected"),
+    ("a valid integer", "a whole number"),
+    ("a valid string", "text"),
+    ("a valid boolean", "true or false"),
+    ("a valid dictionary", "a mapping"),
+    ("a valid list", "a list"),
+    ("a valid tuple", "a list"),
+    ("greater than or equal to", "at least"),
+    ("less than or equal to", "at most"),
+)
+
+
 def _problems_of(
     error: ValidationError, document: Document, model: type[BaseModel], prefix: yaml_marks.Path
 ) -> list[Problem]:
@@ -488,10 +506,16 @@ def _problems_of(
             message, advice = f'"{found["input"]}" is not known here', suggest(found["input"], words)
         elif kind == "string_pattern_mismatch":
             message, advice = f'"{found["input"]}" may hold only letters, digits, ".", "_" and "-"', ""
+        elif kind == "too_short":
+            if found["input"]:
+                continue  # the one there is was refused, and has been told
+            message = "expected at least one"
         else:
             message = found["msg"].removeprefix("Value error, ")
             message = message[:1].lower() + message[1:]
-            if kind.endswith(("_type", "_parsing")):
+            for theirs, ours in _WORDS:
+                message = message.replace(theirs, ours)
+            if message.startswith("expected") and kind not in ("duration", "share"):
                 message += f", found {_shown(found['input'])}"
         if (key := context.get("key")) is not None:
             path = (*path, *str(key).split("."))

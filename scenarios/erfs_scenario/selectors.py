@@ -146,7 +146,7 @@ def _named_nodes(nodes: Sequence[Node], names: Sequence[str]) -> list[Node]:
             )
         if not by_id and not by_name:
             known = [node.id for node in nodes] + [node.name for node in nodes if node.name]
-            raise Misfit("name", f'node "{name}" is not in the fabric', suggest(name, known))
+            raise Misfit("name", f'there is no node "{name}"', suggest(name, known))
         found |= {node.id: node for node in by_id or by_name}
     return [found[node] for node in sorted(found)]
 
@@ -168,7 +168,7 @@ def _named_links(fabric: Fabric, links: Sequence[Link], names: Sequence[str]) ->
     for name in names:
         hits = known.get(name)
         if hits is None:
-            raise Misfit("name", f'link "{name}" is not in the fabric', suggest(name, sorted(known)))
+            raise Misfit("name", f'there is no link "{name}"', suggest(name, sorted(known)))
         found |= {link.id: link for link in hits}
     return [found[link] for link in sorted(found)]
 

@@ -19,7 +19,9 @@ Path = tuple[str | int, ...]
 Mark = tuple[int, int]
 """Line and column, counted from 1."""
 
-_PLAIN_TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null"))
+_PLAIN_TAGS: Final = frozenset(
+    f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map")
+)
 _TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"  # a bare date is text to us
 
 
@@ -78,7 +80,9 @@ def load(content: bytes, source: str) -> Document:
         raise fail(line, f"the character U+{error.character:04X} is not allowed", column) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        what = " ".join(part for part in (error.context, error.problem) if part)
+        what = str(error.problem or error.context)
+        if error.context and error.context_mark is not None:
+            what += f", {error.context} that starts in line {error.context_mark.line + 1}"
         place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         raise fail(place[0], f"not YAML: {what}", place[1], _syntax_advice(text, place[0])) from None
     except RecursionError:
@@ -109,6 +113,11 @@ class _Builder:
         if self._count > VALUE_COUNT_MAX:
             problem = Problem(mark[0], f"more than {VALUE_COUNT_MAX:,} values once aliases are written out", mark[1])
             raise ConfigError(self._document.source, [problem])
+        if node.tag == _TIMESTAMP:
+            return node.value
+        if node.tag not in _PLAIN_TAGS:
+            self._document.problems.append(Problem(mark[0], f'the tag "{node.tag}" is not allowed', mark[1]))
+            return None
         if isinstance(node, yaml.SequenceNode):
             return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
         if isinstance(node, yaml.MappingNode):
@@ -134,11 +143,6 @@ class _Builder:
         return found
 
     def _scalar(self, node: yaml.Node, path: Path) -> Any:
-        if node.tag == _TIMESTAMP:
-            return node.value
-        if node.tag not in _PLAIN_TAGS:
-            self._document.problems.append(self._document.problem(path, f"the tag {node.tag} is not allowed here"))
-            return None
         try:
             return self._loader.construct_object(node)
         except (ValueError, yaml.YAMLError):
