@@ -8,7 +8,7 @@ A dead node has no next hop left that leads to the target. Everybody who sends b
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -102,10 +102,10 @@ class Armory:
         unprotected: What remains cut off.
     """
 
-    failures: tuple[Failure, ...] = ()
-    drops: Rows = field(default_factory=lambda: _no_rows(0))
-    adds: Rows = field(default_factory=lambda: _no_rows(0))
-    unprotected: tuple[Unprotected, ...] = ()
+    failures: tuple[Failure, ...]
+    drops: Rows
+    adds: Rows
+    unprotected: tuple[Unprotected, ...]
 
 
 def arm(situation: Situation) -> Armory:
@@ -120,6 +120,12 @@ def arm(situation: Situation) -> Armory:
     Cost: O((link-ends + changes) x log) in numpy, times the rounds of the longest chain of dead nodes.
     """
     return _Pruning(situation).armory()
+
+
+def nothing_armed(situation: Situation) -> Armory:
+    """Return an armory without changes, for runs without protection."""
+    no_rows = _no_rows(-(-len(situation.targets) // 64))
+    return Armory((), no_rows, no_rows, ())
 
 
 class _Pruning:
