@@ -140,6 +140,23 @@ async def test_an_urgent_message_does_not_wait_for_routine_acknowledgements(sile
     assert silent_broker.topics == [f"{bench.prefix}/{topic}" for topic in ("report/0", "report/1", "fact/a")]
 
 
+async def test_what_the_broker_never_acknowledged_is_sent_again_by_the_next_session(
+    silent_broker: Any, bench_of: Any
+) -> None:
+    bench = bench_of(silent_broker)
+    client = bench.join("client", bench.settings())
+    await bench.until(lambda: client.is_connected)
+    client.say("report/1")
+    client.say("fact/a", b"old", retain=True, priority=Priority.URGENT)
+    await bench.until(lambda: len(silent_broker.topics) == 2)
+
+    silent_broker.hang_up()
+    await bench.until(lambda: not client.is_connected)
+    await bench.until(lambda: len(silent_broker.topics) == 4)
+
+    assert sorted(silent_broker.topics[2:]) == [f"{bench.prefix}/fact/a", f"{bench.prefix}/report/1"]
+
+
 async def test_plain_amqtt_delivers_what_nobody_asked_for_and_the_bus_drops_it(plain_amqtt: int, bench_of: Any) -> None:
     """
     amqtt 0.12.1: a newcomer gets every retained message that matches anybody's subscription.
@@ -417,11 +434,12 @@ class Silent:
     def __init__(self) -> None:
         self.topics: list[str] = []
         self.port = 0
-        self.process = None
         self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
 
-    def start(self) -> None:
-        """It runs already."""
+    def hang_up(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
 
     async def open(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -432,6 +450,7 @@ class Silent:
         self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
         try:
             while True:
                 head = (await reader.readexactly(1))[0]
