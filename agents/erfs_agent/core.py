@@ -349,14 +349,11 @@ class AgentCore:
             return None
         if self._program is None:
             return ""
-        if key in self._program.entries_of:
+        if self._program.entries_of(key):
             return None
-        link, reporter = key
-        if link in self._program.witnessed_links:
-            return "not a witness of this link"
-        if reporter in self._program.reporters or reporter in self._far_ends:
+        if key[1] in self._program.reporters or key[1] in self._far_ends:
             return ""
-        return "not a witness of any link"
+        return "no witness of anything here"
 
     def _on_own_fact(self, fact: DownFact) -> list[AgentCommand]:
         """Our own word as the broker retains it; newer than what we remember if the last run died before it wrote."""

@@ -6,9 +6,11 @@ Rule 2: nothing here knows about buses, clocks or drivers.
 """
 
 import copy
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from erfs.ids import DestinationId, LinkId, NodeId, is_endpoint, lookup_order
@@ -19,6 +21,8 @@ FactKey = tuple[LinkId, NodeId]
 """(link, reporter)"""
 
 NOWHERE: Final[tuple[Member, ...]] = ()
+# Of strangers' facts too, so there is a bound; the ends of all links of a large switch are some hundreds.
+REMEMBERED_KEYS_MAX: Final = 4096
 
 
 class KnownFact(NamedTuple):
@@ -117,6 +121,7 @@ class CompiledProgram:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self._entries_of: dict[FactKey, tuple[int, ...]] = {}
 
     def restamped(self, program: Program) -> "CompiledProgram":
         """Return this for *program*, whose content is the same (equal digest) under another epoch or generation."""
@@ -183,23 +188,35 @@ class CompiledProgram:
         return {(binding.link, binding.far_end): binding.port for binding in self.program.ports}
 
     @cached_property
-    def entries_of(self) -> dict[FactKey, tuple[int, ...]]:
-        """Which entries each witness testifies to, as indexes into ``program.armed``."""
-        found: dict[FactKey, list[int]] = {}
-        for index, entry in enumerate(self.program.armed):
-            for witness in entry.witnesses:
-                found.setdefault((witness.link, witness.reporter), []).append(index)
-        return {key: tuple(indexes) for key, indexes in found.items()}
+    def _witnesses(self) -> tuple[list[LinkId], list[NodeId], list[int]]:
+        """All witnesses' links and reporters in the order of the entries, and at which place each entry begins."""
+        armed = self.program.armed
+        links = [witness.link for entry in armed for witness in entry.witnesses]
+        reporters = [witness.reporter for entry in armed for witness in entry.witnesses]
+        starts = list(accumulate((len(entry.witnesses) for entry in armed), initial=0))
+        return links, reporters, starts
 
-    @cached_property
-    def witnessed_links(self) -> frozenset[LinkId]:
-        """The links that some entry has a witness for."""
-        return frozenset(link for link, _ in self.entries_of)
+    def entries_of(self, key: FactKey) -> tuple[int, ...]:
+        """
+        Return which entries a fact of this (link, reporter) testifies to, as indexes into ``program.armed``.
+
+        Cost: one pass over a flat list the first time. A dictionary of all witnesses would take a thousand times that
+        to build, and most agents are only ever asked for the ends of one or two links.
+        """
+        found = self._entries_of.get(key)
+        if found is None:
+            links, reporters, starts = self._witnesses
+            places = _places_of(key[0], links)
+            found = tuple(bisect_right(starts, place) - 1 for place in places if reporters[place] == key[1])
+            if len(self._entries_of) >= REMEMBERED_KEYS_MAX:
+                self._entries_of.clear()
+            self._entries_of[key] = found
+        return found
 
     @cached_property
     def reporters(self) -> frozenset[NodeId]:
         """Whose facts this node is armed for."""
-        return frozenset(reporter for _, reporter in self.entries_of)
+        return frozenset(witness.reporter for entry in self.program.armed for witness in entry.witnesses)
 
     @cached_property
     def transit_far_ends(self) -> frozenset[NodeId]:
@@ -240,10 +257,20 @@ class CompiledProgram:
         """
         testimony: dict[int, list[FactKey]] = {}
         for key in active_facts:
-            for index in self.entries_of.get(key, ()):
+            for index in self.entries_of(key):
                 testimony.setdefault(index, []).append(key)
         armed = self.program.armed
         return sorted(index for index, keys in testimony.items() if _applies(armed[index], keys))
+
+
+def _places_of(link: LinkId, links: list[LinkId]) -> Iterator[int]:
+    place = -1
+    while True:
+        try:
+            place = links.index(link, place + 1)
+        except ValueError:
+            return
+        yield place
 
 
 def _destination(route: Route) -> DestinationId:

@@ -555,7 +555,7 @@ def test_a_strangers_fact_is_refused_and_told_once() -> None:
     assert core.handle(fact_arrives(FAR1, NodeId("evil"), 9), 3) == [
         Mark(
             "fact_refused",
-            {"link": FAR1, "reporter": "evil", "reason": "not a witness of this link", "count": 1},
+            {"link": FAR1, "reporter": "evil", "reason": "no witness of anything here", "count": 1},
         )
     ]
     again = [core.handle(fact_arrives(FAR1, NodeId("evil"), counter), 3) for counter in range(10, 30)]
@@ -563,7 +563,7 @@ def test_a_strangers_fact_is_refused_and_told_once() -> None:
         [
             Mark(
                 "fact_refused",
-                {"link": FAR1, "reporter": "evil", "reason": "not a witness of this link", "count": 10},
+                {"link": FAR1, "reporter": "evil", "reason": "no witness of anything here", "count": 10},
             )
         ]
     ]
