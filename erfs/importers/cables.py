@@ -199,7 +199,9 @@ def kind_of(node: NodeId, name: str) -> NodeKind:
 
 def tidy(name: str) -> str:
     """Return a node description for display: control characters and outer blanks gone."""
-    return "".join(letter if letter.isprintable() else " " for letter in name).strip()
+    if not name.isprintable():
+        name = "".join(letter if letter.isprintable() else " " for letter in name)
+    return name.strip()
 
 
 def _shown(end: LinkEnd) -> str:

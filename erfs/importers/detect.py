@@ -17,26 +17,22 @@ FORMATS: Final = (
     "ibnetdiscover (plain or -p), NetQ JSON, containerlab YAML, GraphML, node-link JSON or Slurm topology.conf"
 )
 
-_CONTAINERLAB: Final = re.compile(r"^topology\s*:", re.MULTILINE)
+_CONTAINERLAB: Final = re.compile(r"^topology[ \t]*:", re.MULTILINE)
 # What comes from the same tools and is no fabric file, with what to do instead.
 _NO_FABRIC: Final = (
-    (
-        re.compile(r"^(?:CA|Switch|Router):? (?:0x[0-9a-f]+ )?.*:\n\s+(?:0x[0-9a-f]+ )?.*==\(", re.MULTILINE),
-        "iblinkinfo output",
-    ),
-    (re.compile(r"^0x[0-9a-f]{16} .*==\(.*\)==>", re.MULTILINE), "iblinkinfo output"),
+    (re.compile(r"^(?:CA|Switch|Router):? .{1,200}:\n {1,20}.{0,100}==\(", re.MULTILINE), "iblinkinfo output"),
+    (re.compile(r"^0x[0-9a-f]{16} .{0,200}==\(.{0,100}\)==>", re.MULTILINE), "iblinkinfo output"),
     (re.compile(r"^Unicast lids \[", re.MULTILINE), "a forwarding table dump (dump_lfts)"),
-    (
-        re.compile(r"dump_ucast_routes: Switch 0x", re.MULTILINE),
-        "an OpenSM forwarding table",
-    ),
+    (re.compile(r"^dump_ucast_routes: Switch 0x", re.MULTILINE), "an OpenSM forwarding table"),
     (
         re.compile(r"^(?:Switch|Ca|Router)\t : 0x[0-9a-f]{16} ports ", re.MULTILINE),
         "a list of nodes (ibnetdiscover -l)",
     ),
-    (re.compile(r"^Errors for (?:0x)?[0-9a-f]+ \"", re.MULTILINE), "ibqueryerrors output"),
+    (re.compile(r"^Errors for (?:0x)?[0-9a-f]{1,16} \"", re.MULTILINE), "ibqueryerrors output"),
     (re.compile(r"^# Port (?:extended )?counters: ", re.MULTILINE), "perfquery output"),
 )
+# How far into a file these are looked for: far enough for the first block of each.
+_HEAD: Final = 8192
 
 
 def load_fabric(path: Path, *, is_lenient: bool = False) -> Imported:
@@ -72,7 +68,7 @@ def _read(source: Source) -> Imported:
     if ibnetdiscover_ports.SIGN.search(text):
         return ibnetdiscover_ports.read(source)
     for pattern, meaning in _NO_FABRIC:
-        if pattern.search(text):
+        if pattern.search(text, 0, _HEAD):
             raise _refusal(source, f"is {meaning}, which shows no whole fabric: give the output of ibnetdiscover")
     # The structured formats' libraries are loaded only when one is met.
     start = text.lstrip()[:1]

@@ -15,13 +15,16 @@ from typing import Any, Final, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from yaml.scanner import ScannerError
 
 from erfs.errors import ConfigError, Problem
 from erfs.importers.building import Draft, Line, shown
 from erfs.importers.reading import Source
 
-# PyYAML is pure Python and takes about a second per 60,000 tokens; the largest lab file met has a few hundred.
-YAML_SIZE_MAX: Final = 4 << 20
+# PyYAML is pure Python and takes about 10 s for this much; the largest lab file met has 2 kB.
+YAML_SIZE_MAX: Final = 1 << 20
+# A containerlab file needs six levels.
+YAML_DEPTH_MAX: Final = 64
 
 Path = tuple[str | int, ...]
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -154,6 +157,15 @@ def refuse_damage(source: Source) -> None:
         )
 
 
+class _ShallowLoader(yaml.SafeLoader):
+    """The safe loader, which refuses deep nesting: its scanner's cost is (depth x text) where brackets are never closed."""
+
+    def fetch_flow_collection_start(self, token_class: type[yaml.Token]) -> None:
+        if self.flow_level >= YAML_DEPTH_MAX:
+            raise ScannerError(None, None, f"nested more than {YAML_DEPTH_MAX} deep", self.get_mark())
+        super().fetch_flow_collection_start(token_class)
+
+
 class YamlDocument(Document):
     """A YAML document: every scalar is text, every mapping a dict, "<<" merges looked up by `member`."""
 
@@ -171,7 +183,7 @@ class YamlDocument(Document):
                 source.name, [Problem(0, f"is YAML of more than {YAML_SIZE_MAX >> 20} MiB, the most that is read")]
             )
         try:
-            root = yaml.compose(source.text, Loader=yaml.SafeLoader)
+            root = yaml.compose(source.text, Loader=_ShallowLoader)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)

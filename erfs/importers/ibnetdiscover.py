@@ -24,16 +24,18 @@ SIGN: Final = re.compile(
 _TAIL: Final = r"(?: s=\d+ w=\d+ v=\d+)?(?: slot \d+| \(scp\))?\s*"
 _EXT: Final = r"(?:\[ext \d+\])?"
 _SWITCH: Final = re.compile(
-    rf'Switch\s+(?P<ports>\d{{1,3}}) "(?P<id>S-{GUID})"\s+# "(?P<name>.*)" (?:enhanced|base) port 0 lid (?P<lid>\d{{1,5}}) lmc \d\s*'
+    rf'Switch\s+(?P<ports>\d{{1,3}}) "(?P<id>S-{GUID})"\s+# "(?P<name>.{{0,256}})" (?:enhanced|base) port 0 lid (?P<lid>\d{{1,5}}) lmc \d\s*'
 )
-_CA: Final = re.compile(rf'(?:Ca|Rt)\s+(?P<ports>\d{{1,3}}) "(?P<id>[HR]-{GUID})"\s+# "(?P<name>.*)"(?: \(scp\))?\s*')
+_CA: Final = re.compile(
+    rf'(?:Ca|Rt)\s+(?P<ports>\d{{1,3}}) "(?P<id>[HR]-{GUID})"\s+# "(?P<name>.{{0,256}})"(?: \(scp\))?\s*'
+)
 _SWITCH_PORT: Final = re.compile(
     rf'\[(?P<port>\d{{1,3}})\]{_EXT}\s+"(?P<far>[SHR]-{GUID})"\[(?P<far_port>\d{{1,3}})\]{_EXT}(?:\([0-9a-f]{{1,16}}\))?'
-    rf'\s+# "(?P<far_name>.*)" lid \d{{1,5}} (?P<speed>{SPEED}){_TAIL}'
+    rf'\s+# "(?P<far_name>.{{0,256}})" lid \d{{1,5}} (?P<speed>{SPEED}){_TAIL}'
 )
 _CA_PORT: Final = re.compile(
     rf'\[(?P<port>\d{{1,3}})\]\((?P<guid>[0-9a-f]{{1,16}})\)\s+"(?P<far>[SHR]-{GUID})"\[(?P<far_port>\d{{1,3}})\]{_EXT}(?: ?\([0-9a-f]{{1,16}}\))?'
-    rf'\s+# lid (?P<lid>\d{{1,5}}) lmc \d "(?P<far_name>.*)" lid \d{{1,5}} (?P<speed>{SPEED}){_TAIL}'
+    rf'\s+# lid (?P<lid>\d{{1,5}}) lmc \d "(?P<far_name>.{{0,256}})" lid \d{{1,5}} (?P<speed>{SPEED}){_TAIL}'
 )
 _IDS: Final = re.compile(
     r"(?P<key>vendid|devid|sysimgguid|switchguid|caguid|rtguid)=0x(?P<value>[0-9a-f]{1,16})(?:\([0-9a-f]{1,16}\))?(?:\s+#.*)?\s*"

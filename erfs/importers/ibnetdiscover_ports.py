@@ -23,7 +23,7 @@ _LINE: Final = re.compile(
     _END.format("")
     + rf" (?P<speed>{SPEED})(?: - "
     + _END.format("far_")
-    + r" \( '(?P<names>.*)' \)|\s+'(?P<name>.*)')\s*"
+    + r" \( '(?P<names>.{0,512})' \)|\s+'(?P<name>.{0,256})')\s*"
 )
 _FAR_END: Final = re.compile(" - " + _END.format("far_"))
 _LETTERS: Final = {"SW": "S", "CA": "H", "RT": "R"}

@@ -15,7 +15,7 @@ from erfs.importers.building import ASSUMED, Draft, Imported, shown
 from erfs.importers.reading import Source
 
 NAME: Final = "Slurm topology.conf"
-SIGN: Final = re.compile(r"^\s*SwitchName\s*=", re.IGNORECASE | re.MULTILINE)
+SIGN: Final = re.compile(r"^[ \t]*SwitchName[ \t]*=", re.IGNORECASE | re.MULTILINE)
 
 # More hosts than any cluster has: beyond it a range such as [0-99999999] is a mistake, and would fill the memory.
 HOSTS_MAX: Final = 1_000_000

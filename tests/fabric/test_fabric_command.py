@@ -123,7 +123,6 @@ def test_an_existing_file_is_overwritten_only_by_force(run_erfs: Erfs, tmp_path:
         ),
         (("make", "fat-tree", "--access-gbps", "1", "--format", "ibnetdiscover"), "which no InfiniBand speed is"),
         (("show",), "Missing argument"),
-        (("show", "a\x00b"), "cannot be read"),
     ],
 )
 def test_wrong_usage_is_64_and_a_message(run_erfs: Erfs, arguments: tuple[str, ...], expected: str) -> None:
