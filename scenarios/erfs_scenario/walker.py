@@ -89,7 +89,12 @@ class Walk:
         served = 0
         parts: dict[Share, int] = {}
         for far, weight in hops.live.items():
-            share: Share = 1 if far == self._target else 0 if far in ignoring else self.value.get(far, 0)
+            if far == self._target:
+                served += weight
+                continue
+            if far in ignoring or not self.plane.is_switch[far]:
+                continue  # going round, or handed to somebody else's endpoint
+            share = self.value[far]
             if share == 1:
                 served += weight
             elif share:

@@ -176,6 +176,17 @@ def test_the_most_specific_route_wins_and_an_empty_one_drops_everything() -> Non
     assert shares(walk) == {"s0": 1, "s1": 0}
 
 
+def test_what_is_handed_to_the_wrong_endpoint_is_lost() -> None:
+    fabric = fabric_of(2, [(0, 1)])
+    other = NodeId("other")
+    cable = Link.between(LinkEnd(NodeId("s1"), "other"), LinkEnd(other, "0"), capacity_bps=1)
+    plane = DataPlane(Fabric([*fabric.nodes.values(), Node(other, NodeKind.HOST)], [*fabric.links.values(), cable]))
+    write(plane, {"s0": {OWN: "host"}, "s1": {CLASS: "p0 other"}})
+    walk = walk_over(plane)
+    walk.walk()
+    assert shares(walk) == {"s0": 1, "s1": Fraction(1, 2)}
+
+
 @pytest.mark.parametrize("is_up", [True, False])
 def test_a_node_without_power_forgets_its_table_and_darkens_its_neighbours_ports(is_up: bool) -> None:
     plane = DataPlane(fabric_of(2, [(0, 1)]))
