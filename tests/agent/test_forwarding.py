@@ -230,6 +230,16 @@ def test_one_reporter_does_not_make_a_node_failure() -> None:
     assert forwarding(program(SPINE1), one, NO_PORTS, NOBODY).active == ()
 
 
+def test_one_reporter_about_two_parallel_links_does_not_make_a_node_failure() -> None:
+    """Both cables of one trunk were cut; the spine is fine for everybody else."""
+    other = "leafB:e5|spine1:8"
+    node = entry("spine1", drop("@leafC", "e1"), witnesses=((B1, "leafB"), (other, "leafB")), kind="node")
+
+    both = facts((B1, "leafB", 1, True), (other, "leafB", 1, True))
+
+    assert forwarding(program(node), both, NO_PORTS, NOBODY).active == ()
+
+
 def test_two_ends_of_one_link_do_not_make_a_node_failure() -> None:
     node = entry("spine1", drop("@leafB", "e1"), witnesses=((B1, "leafB"), (B1, "spine1")), kind="node")
 
