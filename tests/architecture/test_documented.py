@@ -1,0 +1,68 @@
+"""What users read is true: every setting is documented, and the examples are accepted."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from erfs.exporters import write_fabric
+from erfs.generators import generate
+from erfs_agent.settings import AgentSettings
+from erfs_controller.settings import ControllerSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGURATION = ROOT / "docs/configuration.md"
+
+
+def leaves(model: type[BaseModel], prefix: str = "") -> set[str]:
+    """Return the dotted names of all settings of *model*; list items are marked with []."""
+    found: set[str] = set()
+    for name, field in model.model_fields.items():
+        kinds = re.findall(r"\w+", str(field.annotation))
+        inner = next((kind for kind in _models(field.annotation)), None)
+        if inner is None:
+            found.add(prefix + name)
+        else:
+            found |= leaves(inner, f"{prefix}{name}{'[]' if 'tuple' in kinds else ''}.")
+    return found
+
+
+def _models(annotation: object) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in getattr(annotation, "__args__", ()) for model in _models(inner)]
+
+
+@pytest.mark.parametrize("settings", [ControllerSettings, AgentSettings])
+def test_every_setting_is_documented_and_nothing_else_is(settings: type[BaseModel]) -> None:
+    text = CONFIGURATION.read_text()
+    bus = text[text.index("## Bus") :]
+    own = text[text.index("## Agent") :] if settings is AgentSettings else text[: text.index("## Agent")]
+    documented = set(re.findall(r"`([a-z_.\[\]]+)`", _first_cells(own) + _first_cells(bus)))
+    assert leaves(settings) - documented == set()
+
+
+def _first_cells(text: str) -> str:
+    return "\n".join(line.split("|")[1] + " " for line in text.splitlines() if line.startswith("| `"))
+
+
+@pytest.mark.parametrize(("heading", "program"), [("## Controller", "erfs_controller"), ("## Agent", "erfs_agent")])
+def test_the_documented_example_is_accepted(heading: str, program: str, tmp_path: Path) -> None:
+    text = CONFIGURATION.read_text()
+    example = re.search(r"```toml\n(.*?)```", text[text.index(heading) :], re.DOTALL)
+    assert example is not None
+    (tmp_path / "fabric.json").write_text(write_fabric(generate("fat-tree", {"k": 4}), "node-link"))
+    config = tmp_path / "daemon.toml"
+    config.write_text(example[1].replace("/var/lib/erfs", str(tmp_path)))
+    done = subprocess.run(
+        [sys.executable, "-m", program, "--config", str(config), "--check-config"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
