@@ -76,11 +76,11 @@ def draw(
         line_of_link: The line a link came from, by its nodes and key.
         is_known: Whether a node stands in the file itself; networkx adds the nodes that only links name.
 
-    Cost: O(nodes + links * log links).
+    Cost: O(nodes + links * log links). Links are sorted, so that numbered ports do not depend on the file's order.
     """
     if graph.is_directed():
         draft.problem(0, "the graph is directed, but a cable has no direction", suggestion="write an undirected graph")
-    for name in sorted(filter(is_known, graph), key=str):
+    for name in filter(is_known, graph):
         line = line_of_node(name)
         attributes = checked(NodeAttributes, graph.nodes[name], draft, partial(_number, line), what=f'node "{name}"')
         if attributes is not None:

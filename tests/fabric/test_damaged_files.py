@@ -55,6 +55,7 @@ def test_one_damaged_line_is_one_problem_with_its_line(real: dict[str, bytes], p
         (11, b"4xFDR", b"4xF#R", 11, "cannot be read"),
         (11, b"[3]", b"[99]", 11, "names port 99 of a node with 41 ports"),
         (11, b"[1]", b"[2]", 11, disagree),
+        (11, b"[1]", b"[3]", 11, 'says that "S-0002c903007b78b0"[3] is cabled to "H-e41d2d03005cf34c"[1]'),
         (11, b"7b78b0", b"7b78b1", 11, disagree),
         (11, b"4xFDR", b"4xEDR", 21, "is 4xFDR here and 4xEDR in line 11"),
         (10, b"Switch", b"Swi\xc3\xb6ch", 10, "cannot be read"),
@@ -180,9 +181,10 @@ def test_a_damaged_packed_file_says_so(shared: Path, tmp_path: Path) -> None:
 
 def test_unpacking_stops_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "SIZE_MAX", 1 << 20)
+    monkeypatch.setattr(reading, "_CHUNK", 1 << 16)
     for pack in (gzip.compress, lzma.compress):
         path = tmp_path / "bomb"
-        path.write_bytes(pack(bytes(64 << 20)))
+        path.write_bytes(pack(bytes(4 << 20)))
         with pytest.raises(ConfigError, match="unpacks to more than 1 MiB"):
             load_fabric(path)
 

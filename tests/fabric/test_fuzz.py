@@ -44,7 +44,7 @@ TELLING = st.sampled_from(
 PIECE = st.one_of(TELLING, st.binary(max_size=4))
 EDIT = st.tuples(st.integers(0, 1 << 20), st.integers(0, 40), PIECE)
 
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 class Seeds(dict[str, bytes]):
@@ -133,7 +133,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     data=st.fixed_dictionaries({"nodes": JSON, "links": JSON})
     | st.lists(JSON)
