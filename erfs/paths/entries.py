@@ -1,6 +1,6 @@
 """From the rows of an armory to the armed entries of each node.
 
-Rule 1: a node's entries depend on its rows, its ports and the failures they name alone.
+Rule 1: a node's entries depend on its rows, its ports and the failures they name alone; where these came out equal last time, so do the entries.
 Rule 2: nothing here decides what to change.
 """
 
@@ -18,10 +18,10 @@ from erfs.paths.topology import Access, Indices
 
 
 class Armed(NamedTuple):
-    """One node's entries in canonical order, and their canonical JSON in pieces."""
+    """One node's entries in canonical order, and the canonical JSON of each."""
 
     entries: tuple[ArmedEntry, ...]
-    pieces: list[str]
+    texts: list[str]
 
 
 class _Case(NamedTuple):
@@ -32,6 +32,13 @@ class _Case(NamedTuple):
     witnesses: Witnesses
     tail: str
     only: DestinationId | None = None
+
+
+class _Stamped(NamedTuple):
+    """An entry and its canonical JSON."""
+
+    entry: ArmedEntry
+    text: str
 
 
 class _Part(NamedTuple):
@@ -51,8 +58,9 @@ class Armourer:
         self._mint = mint
         self._cases: dict[int, tuple[_Case, ...]] = {}
         self._changes: dict[tuple[DestinationId | None, tuple[_Part, ...]], Changes] = {}
-        self._changes_by_code: dict[int | tuple[int, ...], Changes] = {}
-        self._entries: dict[tuple[int, int | tuple[int, ...]], ArmedEntry] = {}
+        self._stamped: dict[tuple[int, int | tuple[int, ...]], tuple[_Stamped, ...]] = {}
+        # Failures come in canonical order, but a template stands for many links with names of their own.
+        self._has_templates = any(failure.kind in (Kind.SOURCE, Kind.DELIVERY) for failure in armory.failures)
         self._links_to: dict[NodeId, dict[int, tuple[Access, ...]]] = {}
         self._number_rows()
 
@@ -74,34 +82,51 @@ class Armourer:
         code = (is_add * self._place_count + place[rows.place]) * max(1, len(self._sets)) + set_of_row
         self._codes: list[int] = code[order].tolist()
         node, failure = node[order], rows.failure[order]
+        self._rows_of_node = np.searchsorted(node, np.arange(mesh.node_count + 1))
+        # Numbers that mean the same in every situation of this topology, whatever is unusable.
+        ends = len(situation.topology.end_port) + np.arange(len(mesh.source), dtype=np.int64)
+        ends[: len(situation.trunk_ends)] = situation.trunk_ends
+        lasting = np.array([_lasting(situation, failure) for failure in armory.failures], dtype=np.int64)
+        self._fingerprints = (
+            lasting[failure],
+            np.where(is_add[order], -1, 1) * (1 + ends[rows.place[order]]),
+            rows.targets[order],
+        )
         is_first = (np.diff(node, prepend=-1) != 0) | (np.diff(failure, prepend=-1) != 0)
         starts = np.flatnonzero(is_first)
         self._starts: list[int] = [*starts.tolist(), len(node)]
         self._failures: list[int] = failure[starts].tolist()
         self._first_of_node = np.searchsorted(node[starts], np.arange(mesh.node_count + 1))
 
+    def fingerprint(self, switch: int) -> tuple[object, ...]:
+        """Return what the entries of a switch depend on, apart from the targets themselves; equal fingerprints, equal entries."""
+        situation = self._situation
+        topology = situation.topology
+        start, stop = self._rows_of_node[switch], self._rows_of_node[switch + 1]
+        failures = self._fingerprints[0][start:stop]
+        # A switch with unusable links has fewer witnesses.
+        lame = situation.lame_switches
+        dying = set((failures - len(topology.trunks)).tolist()) if lame else set[int]()
+        return (
+            *(part[start:stop].tobytes() for part in self._fingerprints),
+            tuple((node, lame[node]) for node in sorted(dying & lame.keys())),
+        )
+
     def of_switch(self, switch: int) -> Armed:
         """Return the entries of a switch."""
-        entries: list[ArmedEntry] = []
-        pieces: list[str] = []
-        codes, starts, known, changes_by_code = self._codes, self._starts, self._entries, self._changes_by_code
+        found: list[_Stamped] = []
+        codes, starts, known = self._codes, self._starts, self._stamped
         for at in range(self._first_of_node[switch], self._first_of_node[switch + 1]):
             failure, start, stop = self._failures[at], starts[at], starts[at + 1]
             key = codes[start] if stop - start == 1 else tuple(codes[start:stop])
-            for case in self._cases.get(failure) or self._make_cases(failure):
-                if case.only is not None:
-                    changes = self._changes_for(self._parts(key, None), case.only)
-                    entry = _entry(case, changes)
-                else:
-                    found = changes_by_code.get(key)
-                    if found is None:
-                        found = changes_by_code[key] = self._changes_for(self._parts(key, None), None)
-                    changes = found
-                    made = known.get((failure, key))
-                    entry = known[failure, key] = _entry(case, changes) if made is None else made
-                entries.append(entry)
-                pieces += (changes.text, case.tail)
-        return self._sorted(entries, pieces)
+            made = known.get((failure, key))
+            if made is None:
+                parts = self._parts(key, None)
+                made = known[failure, key] = tuple(
+                    self._stamp(case, self._changes_for(parts, case.only)) for case in self._cases_of(failure)
+                )
+            found += made
+        return self._armed(found)
 
     def of_endpoint(self, endpoint: NodeId) -> Armed:
         """Return the entries of an endpoint with several attachments; it has none about its own reachability."""
@@ -111,38 +136,39 @@ class Armourer:
             return Armed((), [])
         node = situation.mesh.transit_count + source
         itself = situation.topology.fabric.destination_of[endpoint]
-        entries: list[ArmedEntry] = []
-        pieces: list[str] = []
+        found: list[_Stamped] = []
         for at in range(self._first_of_node[node], self._first_of_node[node + 1]):
             failure, start, stop = self._failures[at], self._starts[at], self._starts[at + 1]
             parts = self._parts(tuple(self._codes[start:stop]), endpoint)
             gone = self._armory.failures[failure]
             if gone.kind is Kind.SOURCE:
-                links = self.access_by_switch(endpoint)[int(situation.mesh.target[gone.subject])]
+                links = self._access_by_switch(endpoint)[int(situation.mesh.target[gone.subject])]
                 cases = self._access_cases(endpoint, links, None)
             else:
-                cases = self._cases.get(failure) or self._make_cases(failure)
-            for case in cases:
-                if case.only != itself:
-                    changes = self._changes_for(parts, case.only)
-                    entries.append(_entry(case, changes))
-                    pieces += (changes.text, case.tail)
-        return self._sorted(entries, pieces)
+                cases = self._cases_of(failure)
+            found += [self._stamp(case, self._changes_for(parts, case.only)) for case in cases if case.only != itself]
+        return self._armed(found)
 
     @staticmethod
-    def _sorted(entries: list[ArmedEntry], pieces: list[str]) -> Armed:
-        order = sorted(range(len(entries)), key=lambda at: (entries[at].failure_kind, entries[at].failure))
-        text: list[str] = []
-        for at in order:
-            text += ('{"changes":' if not text else ',{"changes":', pieces[2 * at], pieces[2 * at + 1])
-        return Armed(tuple([entries[at] for at in order]), text)
+    def _stamp(case: _Case, changes: Changes) -> "_Stamped":
+        entry = ArmedEntry(
+            failure_kind=case.kind, failure=case.id, witnesses=case.witnesses.value, changes=changes.value
+        )
+        return _Stamped(entry, f'{{"changes":{changes.text}{case.tail}')
+
+    def _armed(self, found: list["_Stamped"]) -> Armed:
+        if self._has_templates:
+            found.sort(key=lambda stamped: (stamped.entry.failure_kind, stamped.entry.failure))
+        return Armed(tuple([stamped.entry for stamped in found]), [stamped.text for stamped in found])
 
     # --- failures ----------------------------------------------------------------------------------------------------
-    def _make_cases(self, number: int) -> tuple[_Case, ...]:
-        found = self._cases[number] = tuple(self._cases_of(self._armory.failures[number]))
+    def _cases_of(self, number: int) -> tuple[_Case, ...]:
+        found = self._cases.get(number)
+        if found is None:
+            found = self._cases[number] = tuple(self._make_cases(self._armory.failures[number]))
         return found
 
-    def _cases_of(self, failure: Failure) -> Iterator[_Case]:
+    def _make_cases(self, failure: Failure) -> Iterator[_Case]:
         situation = self._situation
         topology = situation.topology
         match failure.kind:
@@ -158,7 +184,7 @@ class Armourer:
                     yield self._case("node", node, self._mint.witnesses(pairs))
             case Kind.DELIVERY:
                 for endpoint in situation.endpoints_of(failure.subject):
-                    links = self.access_by_switch(endpoint)[failure.switch]
+                    links = self._access_by_switch(endpoint)[failure.switch]
                     yield from self._access_cases(endpoint, links, topology.fabric.destination_of[endpoint])
             case Kind.SOURCE:
                 raise AssertionError("only the endpoint itself is armed for its own access link")
@@ -178,7 +204,7 @@ class Armourer:
         tail = f',"failure":{self._mint.quoted(name)},"failure_kind":"{kind}","witnesses":{witnesses.text}}}'
         return _Case(kind, name, witnesses, tail, only)
 
-    def access_by_switch(self, endpoint: NodeId) -> dict[int, tuple[Access, ...]]:
+    def _access_by_switch(self, endpoint: NodeId) -> dict[int, tuple[Access, ...]]:
         """Return the usable access links of *endpoint* by the switch they lead to."""
         found = self._links_to.get(endpoint)
         if found is None:
@@ -197,7 +223,7 @@ class Armourer:
             if endpoint is None:
                 ports: tuple[str, ...] = (self._names[place],)
             else:
-                links = self.access_by_switch(endpoint)[int(self._situation.mesh.target[place])]
+                links = self._access_by_switch(endpoint)[int(self._situation.mesh.target[place])]
                 ports = tuple(access.port for access in links)
             parts.append(_Part(bool(is_add), ports, targets))
         return tuple(parts)
@@ -240,10 +266,6 @@ class Armourer:
         return columns
 
 
-def _entry(case: _Case, changes: Changes) -> ArmedEntry:
-    return ArmedEntry(failure_kind=case.kind, failure=case.id, witnesses=case.witnesses.value, changes=changes.value)
-
-
 def _distinct(rows: Rows) -> tuple[list[bytes], Indices]:
     """Return the different sets of targets, and which one each row has."""
     if not len(rows.failure):
@@ -252,6 +274,20 @@ def _distinct(rows: Rows) -> tuple[list[bytes], Indices]:
     whole = np.ascontiguousarray(rows.targets).view(np.dtype((np.void, width))).ravel()
     distinct, number = np.unique(whole, return_inverse=True)
     return [row.tobytes() for row in distinct], number.astype(np.int64).ravel()
+
+
+def _lasting(situation: Situation, failure: Failure) -> int:
+    """Return a number for *failure* that does not depend on what is unusable."""
+    trunk_count, switch_count = len(situation.topology.trunks), len(situation.topology.switches)
+    match failure.kind:
+        case Kind.TRUNK:
+            return failure.subject
+        case Kind.NODE:
+            return trunk_count + failure.subject
+        case Kind.SOURCE:
+            return -1 - failure.subject
+        case Kind.DELIVERY:
+            return trunk_count + switch_count * (1 + failure.subject) + failure.switch
 
 
 def _ranks(situation: Situation, failures: tuple[Failure, ...]) -> list[int]:

@@ -4,18 +4,17 @@ Rule 1: equal situations give byte-identical programs; whatever does not concern
 Rule 2: no path is found or judged here.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from erfs.ids import EVERYTHING, DestinationId, LinkId, NodeId
+from erfs.ids import LinkId, NodeId
 from erfs.messages import CONTROLLER, ArmedEntry, FactRef, PortBinding, Program, Route, canonical_digest
 from erfs.paths.entries import Armed, Armourer
 from erfs.paths.mint import Mint
 from erfs.paths.protection import Unprotected, arm, nothing_armed
 from erfs.paths.situation import Situation
-from erfs.paths.topology import Access, Topology
+from erfs.paths.topology import Topology
+from erfs.paths.ways import Way, delivery_ways, endpoint_ways, transit_fingerprint, transit_ways
 
 
 @dataclass(frozen=True)
@@ -51,129 +50,96 @@ def compute(
     mint = Mint()
     armory = arm(situation) if is_protecting else nothing_armed(situation)
     armourer = Armourer(situation, armory, mint)
+    memory = _memory_of(topology, situation)
+    # A fact about an unusable link testifies to nothing any more: no entry is armed for that link, and no switch's entry counts it.
+    loose = {(fact.link, fact.reporter) for fact in facts if fact.link not in unusable}
+    deliveries = _deliveries(situation)
     programs: dict[NodeId, Program] = {}
-    for node, ways in _all_ways(situation).items():
+    for node in topology.bindings:
+        known = memory.nodes.get(node)
         switch = topology.switch_index.get(node)
-        armed = armourer.of_endpoint(node) if switch is None else armourer.of_switch(switch)
-        programs[node] = _program(topology, node, ways, armed, facts, mint)
-    return ProgramSet({node: programs[node] for node in sorted(programs)}, armory.unprotected)
+        if switch is None:
+            fingerprint: tuple[object, ...] = ()
+            ways = sorted(endpoint_ways(situation, node))
+            armed = armourer.of_endpoint(node)
+        else:
+            fingerprint = (
+                transit_fingerprint(situation, switch),
+                deliveries.get(switch, ()),
+                armourer.fingerprint(switch),
+            )
+            if known is not None and known.fingerprint == fingerprint:
+                ways, armed = known.ways, known.armed
+            else:
+                ways = sorted([*transit_ways(situation, switch), *deliveries.get(switch, ())])
+                armed = armourer.of_switch(switch)
+        computed_from = _concerning(facts, topology.bindings[node], armed.entries, loose)
+        if known is not None and known.is_of(ways, armed, computed_from):
+            program = known.program
+        else:
+            program = _program(topology, node, ways, armed, computed_from, mint)
+        memory.nodes[node] = _Known(fingerprint, armed, ways, program)
+        programs[node] = program
+    return ProgramSet(programs, armory.unprotected)
 
 
-# --- routes ------------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """Where one destination goes: the route before groups are numbered."""
-
-    destination: DestinationId
-    ports: tuple[str, ...]
-    has_detour: bool = True
-
-
-def _all_ways(situation: Situation) -> dict[NodeId, list[_Way]]:
-    ways: dict[NodeId, list[_Way]] = {node: [] for node in situation.topology.switches}
-    for index, node in enumerate(situation.topology.switches):
-        ways[node] += _transit_ways(situation, index)
+def _deliveries(situation: Situation) -> dict[int, list[Way]]:
+    """Return each switch's ways to its own endpoints."""
+    found: dict[int, list[Way]] = {}
     for endpoint, links in situation.topology.access.items():
-        for access, way in _delivery_ways(situation, endpoint, links):
-            ways[situation.topology.switches[access.switch]].append(way)
-        ways[endpoint] = _endpoint_ways(situation, endpoint)
-    return ways
+        for access, way in delivery_ways(situation, endpoint, links):
+            found.setdefault(access.switch, []).append(way)
+    return found
 
 
-def _transit_ways(situation: Situation, node: int) -> Iterable[_Way]:
-    """Yield a switch's routes towards what is attached elsewhere: by class, and by endpoint where a stray one goes another way."""
-    mesh, targets = situation.mesh, situation.targets
-    start, stop = mesh.source_start[node], mesh.source_start[node + 1]
-    end_port, trunk_ends = situation.topology.end_port, situation.trunk_ends
-    ports_by_row = [end_port[end] for end in trunk_ends[start:stop]]
-    chosen = np.packbits(situation.hops.is_member[start:stop], axis=0).T
-    detours = situation.has_detour[node].tolist()
-    ports_of: dict[bytes, tuple[str, ...]] = {}
-    columns: list[tuple[str, ...]] = []
-    for row in chosen:
-        key = row.tobytes()
-        ports = ports_of.get(key)
-        if ports is None:
-            marks = np.unpackbits(row, count=len(ports_by_row)).tolist()
-            ports = ports_of[key] = tuple(sorted(port for port, mark in zip(ports_by_row, marks, strict=True) if mark))
-        columns.append(ports)
-    for column, (target, ports) in enumerate(zip(targets, columns, strict=True)):
-        if not target.strays:
-            if ports:
-                yield _Way(target.destinations[0], ports, detours[column])
-        elif node in target.attachments:
-            continue
-        elif ports != columns[target.class_column] or (node in targets[target.class_column].attachments and ports):
-            # Nothing permitted leads to the stray endpoint: say so, else its class's route would carry it into a valley.
-            for destination in target.destinations:
-                yield _Way(destination, ports, detours[column] and bool(ports))
+# --- what the last computation left ------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A node's program and what it was made of."""
+
+    fingerprint: tuple[object, ...]
+    armed: Armed
+    ways: list[Way]
+    program: Program
+
+    def is_of(self, ways: list[Way], armed: Armed, computed_from: tuple[FactRef, ...]) -> bool:
+        """Return whether the program says just this."""
+        is_same_armed = self.armed is armed or self.armed.texts == armed.texts
+        is_same_ways = self.ways is ways or self.ways == ways
+        return is_same_armed and is_same_ways and self.program.computed_from == computed_from
 
 
-def _delivery_ways(situation: Situation, endpoint: NodeId, links: Sequence[Access]) -> Iterable[tuple[Access, _Way]]:
-    """Yield, for each switch the endpoint can be reached from, its own route there."""
-    destination = situation.topology.fabric.destination_of[endpoint]
-    column = situation.column_of(endpoint)
-    for access in {access.switch: access for access in links}.values():
-        ports = tuple(sorted(usable.switch_port for usable in situation.usable_access(endpoint, access.switch)))
-        if ports:
-            yield access, _Way(destination, ports, bool(situation.has_detour[access.switch, column]))
+@dataclass(slots=True)
+class _Memory:
+    """The programs of the last computation: what is made of the same is the same program, so it is not made again."""
+
+    peculiarities: tuple[object, ...]
+    nodes: dict[NodeId, _Known] = field(default_factory=dict)
 
 
-def _endpoint_ways(situation: Situation, endpoint: NodeId) -> list[_Way]:
-    """
-    Return an endpoint's own routes.
-
-    One attachment as built: everything by all its links. Several: by class, so that it leaves by the nearest. An endpoint with no usable link keeps all of
-    them in its one route: nothing is lost by trying.
-    """
-    topology = situation.topology
-    usable = situation.access[endpoint]
-    source = situation.source_of.get(endpoint)
-    if source is None:
-        ports = tuple(sorted(access.port for access in usable or topology.access[endpoint]))
-        return [_Way(EVERYTHING, ports, has_detour=False)]
-    mesh = situation.mesh
-    node = mesh.transit_count + source
-    start, stop = mesh.source_start[node], mesh.source_start[node + 1]
-    rows = mesh.target[start:stop].tolist()
-    chosen = situation.hops.is_member[start:stop].T.tolist()
-    ways: list[_Way] = []
-    ports_of: dict[tuple[bool, ...], tuple[str, ...]] = {}
-    for target, row in zip(situation.targets, chosen, strict=True):
-        key = tuple(row)
-        if key not in ports_of:
-            switches = {switch for switch, mark in zip(rows, row, strict=True) if mark}
-            ports_of[key] = tuple(sorted(access.port for access in usable if access.switch in switches))
-        ports = ports_of[key]
-        if not target.strays:
-            if ports:
-                ways.append(_Way(target.destinations[0], ports, has_detour=False))
-        elif row != chosen[target.class_column]:
-            ways += [
-                _Way(destination, ports, has_detour=False)
-                for destination, stray in zip(target.destinations, target.strays, strict=True)
-                if stray != endpoint
-            ]
-    return ways
+def _memory_of(topology: Topology, situation: Situation) -> _Memory:
+    memory = topology.memory
+    if not isinstance(memory, _Memory) or memory.peculiarities != situation.peculiarities:
+        memory = topology.memory = _Memory(situation.peculiarities)
+    return memory
 
 
 # --- messages ----------------------------------------------------------------------------------------------------------
 def _program(
-    topology: Topology, node: NodeId, ways: list[_Way], armed: Armed, facts: tuple[FactRef, ...], mint: Mint
+    topology: Topology, node: NodeId, ways: list[Way], armed: Armed, computed_from: tuple[FactRef, ...], mint: Mint
 ) -> Program:
     """Return the sealed program: groups numbered in the order of the routes that use them first."""
     bindings = topology.bindings[node]
     numbers: dict[tuple[str, ...], int] = {}
     routes: list[tuple[Route, str]] = []
-    for way in sorted(ways, key=lambda way: way.destination):
+    for way in ways:
         group = numbers.setdefault(way.ports, len(numbers))
         routes.append(mint.route(way.destination, group, way.has_detour))
     groups, groups_text = mint.groups(numbers)
-    computed_from = _concerning(facts, bindings, armed.entries)
     content = "".join(
         [
             '{"armed":[',
-            *armed.pieces,
+            ",".join(armed.texts),
             '],"computed_from":',
             mint.facts(computed_from),
             ',"groups":',
@@ -205,17 +171,20 @@ def _program(
 
 
 def _concerning(
-    facts: tuple[FactRef, ...], bindings: Sequence[PortBinding], armed: Sequence[ArmedEntry]
+    facts: tuple[FactRef, ...],
+    bindings: Sequence[PortBinding],
+    armed: Sequence[ArmedEntry],
+    loose: set[tuple[LinkId, NodeId]],
 ) -> tuple[FactRef, ...]:
+    """Return the facts about a node's own links, and those that still testify to a failure it is armed for, which are among *loose*."""
     if not facts:
         return ()
     links = {port.link for port in bindings}
-    others = {(fact.link, fact.reporter) for fact in facts if fact.link not in links}
     heard = {
         (witness.link, witness.reporter)
-        for entry in (armed if others else ())
+        for entry in (armed if loose else ())
         for witness in entry.witnesses
-        if (witness.link, witness.reporter) in others
+        if (witness.link, witness.reporter) in loose
     }
     return tuple(
         sorted(

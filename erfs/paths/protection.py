@@ -10,7 +10,6 @@ A dead node has no next hop left that leads to the target. Everybody who sends b
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -197,13 +196,6 @@ class _Pruning:
             for switch in target.attachments
         )
 
-    @cached_property
-    def is_sole(self) -> Bits:
-        """Mesh nodes x targets: whether the node is the target's only attachment, so that nothing repairs its loss."""
-        attached = self.situation.is_attached
-        sole: Bits = attached & (attached.sum(axis=0) == 1)
-        return sole
-
     # --- the work list ---------------------------------------------------------------------------------------------
     def _prune(self) -> tuple[Rows, Rows]:
         """Return the dead nodes, and the choices (members and laterals) that lead to them; failing links themselves left out."""
@@ -222,7 +214,7 @@ class _Pruning:
         mesh = self.mesh
         by_link = Rows(self.end_failure, mesh.source, packed(self.is_choice & (self.choice_count[mesh.source] == 1)))
         far, near = mesh.target[self.pairs], mesh.source[self.pairs]
-        only_by = (choice_pairs > 0) & (choice_pairs == self.choice_count[near]) & ~self.is_sole[far]
+        only_by = (choice_pairs > 0) & (choice_pairs == self.choice_count[near]) & ~self.situation.is_sole[far]
         by_node = Rows(self.first_node + far, near, packed(only_by))
         is_delivered = np.zeros((len(self.deliveries), self.target_count), dtype=np.bool_)
         is_delivered[np.arange(len(self.deliveries)), [failure.subject for failure in self.deliveries]] = True
@@ -254,19 +246,13 @@ class _Pruning:
         lost_ends = np.bincount(at, minlength=len(touched))
         failure, node = np.divmod(touched, mesh.node_count)
         lost_ends += self._failing_ends(failure, node)
-        fewest = np.where(self.choice_count > 0, self.choice_count, np.iinfo(np.int32).max).min(
-            axis=1, initial=np.iinfo(np.int32).max
-        )
-        may_die = lost_ends >= fewest[node]
-        is_close = may_die[at]
-        rows, at = of_touched[is_close], at[is_close]
-        close = np.zeros((len(touched), self.choice_words.shape[1]), dtype=np.uint64)
-        chosen = np.flatnonzero(may_die)
-        close[chosen] = packed(self.choice_count[node[chosen]] <= lost_ends[chosen, None])
-        triples = _apart(
-            Rows(dropped.failure[rows], mesh.source[dropped.place[rows]], dropped.targets[rows] & close[at]),
-            self.target_count,
-        )
+        most = int(lost_ends.max(initial=0)) + 1
+        bounds, bound_of = np.unique(node * most + lost_ends, return_inverse=True)
+        bound_node, bound = np.divmod(bounds, most)
+        few = packed(self.choice_count[bound_node] <= bound[:, None])
+        targets = dropped.targets[of_touched] & few[bound_of[at]]
+        rows = _nonempty(Rows(dropped.failure[of_touched], mesh.source[dropped.place[of_touched]], targets))
+        triples = _apart(rows, self.target_count)
         keys, lost = np.unique(self._key(triples), return_counts=True)
         triples = self._from_key(keys)
         lost = lost + self._direct(triples, self.is_choice, choice_pairs)
@@ -348,7 +334,9 @@ class _Pruning:
             self.end_failure, mesh.source, packed(self.is_member & ((member_count == 1) & can_add)[mesh.source])
         )
         far, near = mesh.target[self.pairs], mesh.source[self.pairs]
-        only_by = (pair_members > 0) & (pair_members == member_count[near]) & can_add[near] & ~self.is_sole[far]
+        only_by = (
+            (pair_members > 0) & (pair_members == member_count[near]) & can_add[near] & ~self.situation.is_sole[far]
+        )
         by_node = Rows(self.first_node + far, near, packed(only_by))
 
         source = mesh.source[dropped.place]
@@ -441,7 +429,7 @@ class _Pruning:
         )
 
     def _behind_one_switch(self) -> Iterator[tuple[str, str, int, tuple[int, ...]]]:
-        node, target = np.nonzero(self.is_sole)
+        node, target = np.nonzero(self.situation.is_sole)
         for switch, column in zip(node.tolist(), target.tolist(), strict=True):
             yield self.situation.topology.switches[switch], NO_PATH, column, ()
 

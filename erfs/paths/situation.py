@@ -87,6 +87,27 @@ class Situation:
         return tuple(member for member in members if _switches(self.access[member]) == target.attachments)
 
     @cached_property
+    def lame_switches(self) -> dict[int, tuple[LinkId, ...]]:
+        """The switches with unusable links, and these links."""
+        index, links = self.topology.switch_index, self.topology.fabric.links
+        found: dict[int, tuple[LinkId, ...]] = {}
+        for link in sorted(self.unusable & links.keys()):
+            for end in links[link].ends:
+                if end.node in index:
+                    found[index[end.node]] = (*found.get(index[end.node], ()), link)
+        return found
+
+    @cached_property
+    def peculiarities(self) -> tuple[object, ...]:
+        """What, besides trunks, makes this situation another than the fabric as built: strays, and endpoints' own lost links."""
+        lost = {
+            endpoint: self.access[endpoint]
+            for endpoint in self.topology.multi_homed
+            if self.access[endpoint] != self.topology.access[endpoint]
+        }
+        return self.targets[len(self.topology.class_attachments) :], self.sources, lost
+
+    @cached_property
     def trunk_ends(self) -> Indices:
         """The topology's link-ends whose trunk is usable; the first link-ends of the mesh, in this order."""
         is_usable = np.array([trunk.id not in self.unusable for trunk in self.topology.trunks], dtype=np.bool_)
@@ -118,6 +139,12 @@ class Situation:
         return attached
 
     @cached_property
+    def is_sole(self) -> Bits:
+        """Mesh nodes x targets: whether the node is the target's only attachment, so that nothing repairs its loss."""
+        sole: Bits = self.is_attached & (self.is_attached.sum(axis=0) == 1)
+        return sole
+
+    @cached_property
     def hops(self) -> NextHops:
         """Where each mesh node sends what goes to each target."""
         return next_hops(self.mesh, self.is_attached, is_valley_free=self.topology.is_valley_free)
@@ -127,7 +154,7 @@ class Situation:
         """
         Mesh nodes x targets: whether somebody upstream could avoid the node.
 
-        True if a node that sends by it has another next hop, or is itself avoidable.
+        True if a node that sends by it has another next hop, or is itself avoidable; never for a target's only attachment.
         """
         mesh, is_member = self.mesh, self.hops.is_member
         choices = _count_far_nodes(mesh, is_member)
@@ -142,7 +169,7 @@ class Situation:
         while True:
             found = np.logical_or.reduceat(used & (has_choice | detour)[upstream], mesh.target_start[nodes], axis=0)
             if (found == detour[nodes]).all():
-                return detour
+                return detour & ~self.is_sole
             detour[nodes] = found
 
     def usable_access(self, endpoint: NodeId, switch: int) -> tuple[Access, ...]:

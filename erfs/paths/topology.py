@@ -30,7 +30,7 @@ class Access:
 
 class Topology:
     """
-    A fabric compiled for the path engine. Immutable.
+    A fabric compiled for the path engine. Immutable, but for a memory that spares work and changes no result.
 
     Switches are numbered in canonical order; a *link-end* is one direction of a trunk, numbered by (source, target, link).
 
@@ -42,6 +42,8 @@ class Topology:
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
+        self.memory: object = None
+        """Whatever the last computation left for the next."""
         self.is_valley_free = is_valley_free_required(fabric)
         self.switches: tuple[NodeId, ...] = tuple(node.id for node in fabric.switches)
         self.switch_index: dict[NodeId, int] = {node: index for index, node in enumerate(self.switches)}

@@ -1,0 +1,109 @@
+"""Where each node sends what, as ports: the arrays read back, before there are groups and messages.
+
+Rule 1: a switch has one way per class attached elsewhere, one per own endpoint, and one per stray endpoint that leaves its class.
+Rule 2: a destination without a permitted path has no way, except where a wider one would carry it astray: that one is empty.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from erfs.ids import EVERYTHING, DestinationId, NodeId
+from erfs.paths.situation import Situation
+from erfs.paths.topology import Access
+
+
+class Way(NamedTuple):
+    """Where one destination goes: the route before groups are numbered."""
+
+    destination: DestinationId
+    ports: tuple[str, ...]
+    has_detour: bool = True
+
+
+def transit_fingerprint(situation: Situation, node: int) -> tuple[bytes, bytes, bytes]:
+    """Return what `transit_ways` depends on, strays apart; equal fingerprints, equal ways."""
+    start, stop = situation.mesh.source_start[node], situation.mesh.source_start[node + 1]
+    return (
+        situation.trunk_ends[start:stop].tobytes(),
+        situation.hops.is_member[start:stop].tobytes(),
+        situation.has_detour[node].tobytes(),
+    )
+
+
+def transit_ways(situation: Situation, node: int) -> Iterable[Way]:
+    """Yield a switch's routes towards what is attached elsewhere: by class, and by endpoint where a stray one goes another way."""
+    mesh, targets = situation.mesh, situation.targets
+    start, stop = mesh.source_start[node], mesh.source_start[node + 1]
+    end_port, trunk_ends = situation.topology.end_port, situation.trunk_ends
+    ports_by_row = [end_port[end] for end in trunk_ends[start:stop]]
+    chosen = np.packbits(situation.hops.is_member[start:stop], axis=0).T
+    detours = situation.has_detour[node].tolist()
+    ports_of: dict[bytes, tuple[str, ...]] = {}
+    columns: list[tuple[str, ...]] = []
+    for row in chosen:
+        key = row.tobytes()
+        ports = ports_of.get(key)
+        if ports is None:
+            marks = np.unpackbits(row, count=len(ports_by_row)).tolist()
+            ports = ports_of[key] = tuple(sorted(port for port, mark in zip(ports_by_row, marks, strict=True) if mark))
+        columns.append(ports)
+    for column, (target, ports) in enumerate(zip(targets, columns, strict=True)):
+        if not target.strays:
+            if ports:
+                yield Way(target.destinations[0], ports, detours[column])
+        elif node in target.attachments:
+            continue
+        elif ports != columns[target.class_column] or (node in targets[target.class_column].attachments and ports):
+            # Nothing permitted leads to the stray endpoint: say so, else its class's route would carry it into a valley.
+            for destination in target.destinations:
+                yield Way(destination, ports, detours[column] and bool(ports))
+
+
+def delivery_ways(situation: Situation, endpoint: NodeId, links: Sequence[Access]) -> Iterable[tuple[Access, Way]]:
+    """Yield, for each switch the endpoint can be reached from, its own route there."""
+    destination = situation.topology.fabric.destination_of[endpoint]
+    column = situation.column_of(endpoint)
+    for access in {access.switch: access for access in links}.values():
+        ports = tuple(sorted(usable.switch_port for usable in situation.usable_access(endpoint, access.switch)))
+        if ports:
+            yield access, Way(destination, ports, bool(situation.has_detour[access.switch, column]))
+
+
+def endpoint_ways(situation: Situation, endpoint: NodeId) -> list[Way]:
+    """
+    Return an endpoint's own routes.
+
+    One attachment as built: everything by all its links. Several: by class, so that it leaves by the nearest. An endpoint with no
+    usable link keeps all of them in its one route: nothing is lost by trying.
+    """
+    topology = situation.topology
+    usable = situation.access[endpoint]
+    source = situation.source_of.get(endpoint)
+    if source is None:
+        ports = tuple(sorted(access.port for access in usable or topology.access[endpoint]))
+        return [Way(EVERYTHING, ports, has_detour=False)]
+    mesh = situation.mesh
+    node = mesh.transit_count + source
+    start, stop = mesh.source_start[node], mesh.source_start[node + 1]
+    rows = mesh.target[start:stop].tolist()
+    chosen = situation.hops.is_member[start:stop].T.tolist()
+    ways: list[Way] = []
+    ports_of: dict[tuple[bool, ...], tuple[str, ...]] = {}
+    for target, row in zip(situation.targets, chosen, strict=True):
+        key = tuple(row)
+        if key not in ports_of:
+            switches = {switch for switch, mark in zip(rows, row, strict=True) if mark}
+            ports_of[key] = tuple(sorted(access.port for access in usable if access.switch in switches))
+        ports = ports_of[key]
+        if not target.strays:
+            if ports:
+                ways.append(Way(target.destinations[0], ports, has_detour=False))
+        elif row != chosen[target.class_column]:
+            ways += [
+                Way(destination, ports, has_detour=False)
+                for destination, stray in zip(target.destinations, target.strays, strict=True)
+                if stray != endpoint
+            ]
+    return ways

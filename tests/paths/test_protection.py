@@ -1,0 +1,182 @@
+"""What is armed: which node changes what for which failure, who testifies to it, and what is listed as unprotected."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from erfs.fabric import is_valley_free_required
+from erfs.generators import generate
+from erfs.ids import LinkId, NodeId
+from erfs.messages import ArmedEntry, Program, Witness
+from erfs.paths import Topology, compute
+from tests.paths.fabrics import Draft, fabrics
+
+ALL_UP: frozenset[LinkId] = frozenset()
+
+
+def entries_of(program: Program) -> dict[str, ArmedEntry]:
+    return {entry.failure: entry for entry in program.armed}
+
+
+def steps_of(entry: ArmedEntry) -> list[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]:
+    return [(change.destinations, change.drop, tuple(member.port for member in change.add)) for change in entry.changes]
+
+
+def leaf_spine_by_hand() -> tuple[Draft, dict[str, LinkId]]:
+    """Three leaves (ports p1, p2 up to spine0, spine1; p3 host) and two spines (p1, p2, p3 down to leaf0, leaf1, leaf2)."""
+    draft = Draft()
+    leaves = [draft.switch(f"leaf{index}", 1) for index in range(3)]
+    spines = [draft.switch(f"spine{index}", 2) for index in range(2)]
+    links = {f"{leaf}-{spine}": draft.cable(leaf, spine) for leaf in leaves for spine in spines}
+    for index, leaf in enumerate(leaves):
+        draft.host(f"h{index}", leaf)
+    return draft, links
+
+
+def test_a_leafs_uplink_arms_the_other_leaves_alone() -> None:
+    """Its ends know by their own port; the spine has no other way to that leaf, so all other leaves leave that spine for it."""
+    draft, links = leaf_spine_by_hand()
+    programs = compute(Topology(draft.fabric()), unusable=ALL_UP).programs
+    link = links["leaf0-spine0"]
+    armed = {node for node, program in programs.items() if link in entries_of(program)}
+    assert armed == {"leaf1", "leaf2"}
+    entry = entries_of(programs[NodeId("leaf1")])[link]
+    assert steps_of(entry) == [(("@leaf0",), ("p1",), ())]
+    assert entry.failure_kind == "link"
+    assert entry.witnesses == (
+        Witness(link=link, reporter=NodeId("leaf0")),
+        Witness(link=link, reporter=NodeId("spine0")),
+    )
+
+
+def test_a_switchs_entry_names_all_who_can_testify() -> None:
+    """Over each usable link whoever is at the far end; an unusable link has nothing to tell."""
+    draft, links = leaf_spine_by_hand()
+    fabric = draft.fabric()
+    topology = Topology(fabric)
+    spine = NodeId("spine0")
+    whole = entries_of(compute(topology, unusable=ALL_UP).programs[NodeId("leaf1")])[spine]
+    assert whole.failure_kind == "node"
+    assert {(witness.link, witness.reporter) for witness in whole.witnesses} == {
+        (links[f"leaf{index}-spine0"], f"leaf{index}") for index in range(3)
+    }
+    assert steps_of(whole) == [(("@leaf0", "@leaf2"), ("p1",), ())]
+    less = compute(topology, unusable=frozenset({links["leaf0-spine0"]})).programs[NodeId("leaf1")]
+    assert {witness.reporter for witness in entries_of(less)[spine].witnesses} == {"leaf1", "leaf2"}
+
+
+def test_the_second_of_two_parallel_cables_needs_nobodys_help() -> None:
+    fabric = generate("leaf-spine", {"leaves": 3, "spines": 2, "cables": 2, "hosts_per_leaf": 1})
+    programs = compute(Topology(fabric), unusable=ALL_UP).programs
+    trunks = {link.id for link in fabric.trunks}
+    assert not any(trunks & entries_of(program).keys() for program in programs.values())
+
+
+def test_a_dead_aggregation_switch_is_left_by_all_pods() -> None:
+    fabric = generate("fat-tree", {"k": 4})
+    programs = compute(Topology(fabric), unusable=ALL_UP).programs
+    armed = {node for node, program in programs.items() if "pod0-agg0" in entries_of(program)}
+    assert armed >= {f"pod{pod}-edge{rack}" for pod in (1, 2, 3) for rack in (0, 1)}
+    destinations = [steps[0] for steps in steps_of(entries_of(programs[NodeId("pod1-edge0")])[NodeId("pod0-agg0")])]
+    assert destinations == [("@pod0-edge0", "@pod0-edge1")]
+
+
+def test_the_access_link_of_an_endpoint_on_two_leaves_moves_that_endpoint_only() -> None:
+    """Whoever sends by the leaf drops it for this one endpoint; the endpoint itself turns to its other leaf where it must."""
+    draft, _ = leaf_spine_by_hand()
+    both = draft.host("both", NodeId("leaf0"), NodeId("leaf1"))
+    fabric = draft.fabric()
+    programs = compute(Topology(fabric), unusable=ALL_UP).programs
+    link = next(link.id for link in fabric.links_of[both] if link.far_end(both).node == "leaf0")
+    steps = {
+        node: steps_of(entries_of(program)[link]) for node, program in programs.items() if link in entries_of(program)
+    }
+    itself = "@leaf0+leaf1/both"
+    assert steps == {
+        "spine0": [((itself,), ("p1",), ())],
+        "spine1": [((itself,), ("p1",), ())],
+        "both": [(("@leaf0",), (), ("p2",))],
+    }
+
+
+def test_a_single_homed_access_link_arms_nothing_and_is_counted() -> None:
+    draft, _ = leaf_spine_by_hand()
+    fabric = draft.fabric()
+    found = compute(Topology(fabric), unusable=ALL_UP)
+    access = {link.id for link in fabric.links.values() if fabric.is_access(link)}
+    assert not any(access & entries_of(program).keys() for program in found.programs.values())
+    summary = [item for item in found.unprotected if item.failure == "3 access links"]
+    assert [item.reason for item in summary] == ["an endpoint's only link: nothing can repair it"]
+
+
+def test_reasons_tell_no_path_from_a_valley_from_no_safe_change() -> None:
+    """A leaf with one uplink; a leaf behind a valley; a torus whose longer way round might loop."""
+    draft = Draft()
+    leaf0, leaf1 = draft.switch("leaf0", 1), draft.switch("leaf1", 1)
+    spine0, spine1 = draft.switch("spine0", 2), draft.switch("spine1", 2)
+    only = draft.cable(leaf0, spine0)
+    valley = draft.cable(leaf1, spine0)
+    draft.cable(leaf1, spine1)
+    draft.host("h0", leaf0)
+    draft.host("h1", leaf1)
+    draft.host("m", spine0)
+    reasons = {
+        (item.failure, item.destinations): item.reason
+        for item in compute(Topology(draft.fabric()), unusable=ALL_UP).unprotected
+    }
+    assert reasons[only, ("@leaf0",)] == "no path remains"
+    assert reasons[valley, ("@leaf1",)] == "no path remains"
+
+    draft.cable(leaf0, spine1)
+    found = compute(Topology(draft.fabric()), unusable=ALL_UP).unprotected
+    cut = [item for item in found if item.failure == valley and "spine0" in item.nodes]
+    assert [(item.destinations, item.reason) for item in cut] == [
+        (("@leaf1",), "only a valley would remain, which policy forbids")
+    ]
+
+    ring = Draft()
+    switches = [ring.switch(f"s{index}") for index in range(4)]
+    links = [ring.cable(switches[index], switches[(index + 1) % 4]) for index in range(4)]
+    for index, switch in enumerate(switches):
+        ring.host(f"h{index}", switch)
+    found = compute(Topology(ring.fabric()), unusable=ALL_UP).unprotected
+    cut = [item for item in found if item.failure == links[0] and "@s0" in item.destinations]
+    assert [(item.nodes, item.reason) for item in cut] == [
+        (("s1",), "a path remains, but no change made before restoration is sure not to loop")
+    ]
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_entries_are_in_order_name_usable_failures_and_change_something(data: st.DataObject) -> None:
+    fabric = data.draw(fabrics())
+    unusable = frozenset(data.draw(st.lists(st.sampled_from(sorted(fabric.links)), max_size=3)))
+    for node, program in compute(Topology(fabric), unusable=unusable).programs.items():
+        own = {port.port: port.link for port in program.ports}
+        keys = [(entry.failure_kind, entry.failure) for entry in program.armed]
+        assert keys == sorted(set(keys))
+        for entry in program.armed:
+            assert entry.changes
+            assert not {witness.link for witness in entry.witnesses} & unusable
+            for change in entry.changes:
+                ports = {*change.drop, *(member.port for member in change.add)}
+                assert ports
+                assert not {own[port] for port in ports} & (unusable | {entry.failure})
+                assert change.destinations == tuple(sorted(set(change.destinations)))
+            if entry.failure_kind == "node":
+                assert entry.failure != node
+                assert len({witness.reporter for witness in entry.witnesses}) > 1
+                assert entry.failure in {fabric.links[w.link].far_end(w.reporter).node for w in entry.witnesses}
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_where_valleys_are_forbidden_switches_only_remove(data: st.DataObject) -> None:
+    fabric = data.draw(fabrics())
+    programs = compute(Topology(fabric), unusable=ALL_UP).programs
+    adding = {
+        node
+        for node, program in programs.items()
+        if any(change.add for entry in program.armed for change in entry.changes)
+    }
+    if is_valley_free_required(fabric):
+        assert not any(fabric.nodes[node].is_switch for node in adding)
