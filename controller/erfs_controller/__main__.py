@@ -139,7 +139,7 @@ async def _serve(settings: ControllerSettings, fabric: Fabric, path: Path) -> No
         rng=SystemRandom(),
     )
     with Journal(settings.state_dir / "journal.jsonl") as journal:
-        runtime = ControllerRuntime(core, bus, store, journal, topics=topics)
+        runtime = ControllerRuntime(core, bus, store, journal, topics=topics, refresh_ns=settings.timers.leader_refresh)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, runtime.stop)
         loop.add_signal_handler(signal.SIGINT, runtime.stop)

@@ -114,6 +114,20 @@ class ControllerCore:
                 pass
         return commands + self._advance(now_ns)
 
+    def is_computation_near(self, event: Event, now_ns: int) -> bool:
+        """
+        Return whether handling *event* now may compute routes, which on a large fabric takes seconds.
+
+        For a shell that has other things to do meanwhile: nothing else of the core may be called until `handle` returns.
+        """
+        if isinstance(event, FabricReloaded) or (isinstance(event, Delivered) and isinstance(event.message, Confirm)):
+            return True
+        return self._election.may_lead(now_ns) and self._routes.is_due(now_ns, self._detection.unusable)
+
+    def leader_repeated(self, now_ns: int) -> None:
+        """The shell has said the last leader message again, at *now_ns*, while `handle` was at work: this was no freeze."""
+        self._election.refreshed(now_ns)
+
     def next_wakeup_ns(self) -> int | None:
         """Return the instant of the next TimerFired, None if only an event can change anything."""
         instants = [self._election.next_wakeup_ns()]
@@ -196,6 +210,7 @@ class ControllerCore:
                 due: list[Command] = []
                 if self._routes.is_due(now_ns, self._detection.unusable):
                     due = self._compute(now_ns)
+                self._routes.settle(now_ns)
                 return [*resumed, *said, *due, *self._programming.tick(now_ns)]
             case Phase.LEFT:
                 if self._has_left:

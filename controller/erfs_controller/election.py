@@ -122,6 +122,14 @@ class Election:
             case Phase.OFFLINE | Phase.LEFT:
                 return None
 
+    def may_lead(self, now_ns: int) -> bool:
+        """Return whether `advance` would find or leave us leading."""
+        return self.is_leading or (self.phase is Phase.LISTENING and now_ns >= self._listen_until_ns)
+
+    def refreshed(self, now_ns: int) -> None:
+        """Our last announcement was said again at *now_ns*."""
+        self._refresh_at_ns = now_ns + self._timers.leader_refresh_ns
+
     # --- what is said -------------------------------------------------------------------------------------------------
     @property
     def is_leading(self) -> bool:

@@ -53,14 +53,18 @@ class Routes:
         """Return whether to compute now; a debounce that ends where it began asks for nothing."""
         if self._computed_for is None:
             return True
-        if self._due_at_ns is None or now_ns < self._due_at_ns:
-            return False
-        self._due_at_ns = self._wanted_since_ns = None
-        return unusable != self._computed_for
+        return self._is_quiet(now_ns) and unusable != self._computed_for
+
+    def settle(self, now_ns: int) -> None:
+        """End a debounce that is over: what it asked for has been computed, or it asked for nothing."""
+        if self._is_quiet(now_ns):
+            self._due_at_ns = self._wanted_since_ns = None
+
+    def _is_quiet(self, now_ns: int) -> bool:
+        return self._due_at_ns is not None and now_ns >= self._due_at_ns
 
     def compute(self, unusable: frozenset[LinkId], facts: tuple[FactRef, ...]) -> ProgramSet:
         """Return the programs for the fabric without the *unusable* links. Cost: that of `erfs.paths.compute`."""
-        self._due_at_ns = self._wanted_since_ns = None
         self._computed_for = unusable
         return compute(self._topology, unusable=unusable, facts=facts, is_protecting=self._timers.is_protecting)
 

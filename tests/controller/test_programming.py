@@ -276,6 +276,31 @@ def test_new_evidence_during_the_rounds_continues_from_what_is_really_installed(
         assert (program.routes, program.groups, program.armed) == (wanted.routes, wanted.groups, wanted.armed)
 
 
+def test_a_program_in_doubt_is_overtaken_even_if_the_agent_is_to_run_what_it_ran(kit, fat_tree) -> None:  # type: ignore[no-untyped-def]
+    """
+    A link returns, core0-0 is sent what uses it and does not answer, the link fails again.
+
+    Core0-0 is to run what it acknowledged last. It may run the other by now, so it gets that again, in a higher generation.
+    """
+    bench = kit.bench(fat_tree)
+    bench.lead()
+    link = bench.link("core0-0", "pod0-agg0")
+    bench.fail(link, 1)
+    bench.wait(100 * MS)
+    before = bench.programs["core0-0"]
+    bench.mute = {"core0-0"}
+    bench.repair(link, 2)
+    bench.wait(20 * MS)
+    in_doubt = bench.topics["core0-0"]
+    assert in_doubt.digest != before.digest
+
+    said = bench.fail(link, 3) + bench.wait(20 * MS)
+    again = [program for program in kit.pushed(said) if program.node == "core0-0"]
+    assert [program.routes for program in again] == [before.routes]
+    assert again[0].generation > in_doubt.generation
+    assert kit.marks(said)[-1].event == "generation_pushed", "its answer is waited for"
+
+
 def test_a_program_that_was_not_installed_is_told_and_sent_again(kit, leaf_spine) -> None:  # type: ignore[no-untyped-def]
     bench = kit.bench(leaf_spine)
     bench.mute = {"leaf0"}

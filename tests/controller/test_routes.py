@@ -25,6 +25,9 @@ def test_a_burst_of_news_is_joined_but_waits_no_longer_than_the_maximum(leaf_spi
     assert routes.next_wakeup_ns() == 150 * MS, "the first news has waited 50 ms"
     assert not routes.is_due(149 * MS, down)
     assert routes.is_due(150 * MS, down)
+    routes.settle(149 * MS)
+    assert routes.next_wakeup_ns() == 150 * MS
+    routes.settle(150 * MS)
     assert routes.next_wakeup_ns() is None
 
 
@@ -33,6 +36,7 @@ def test_news_that_cancel_out_ask_for_nothing(leaf_spine) -> None:  # type: igno
     routes.compute(NOTHING, ())
     routes.news(0)
     assert not routes.is_due(10 * MS, NOTHING)
+    routes.settle(10 * MS)
     assert routes.next_wakeup_ns() is None
 
 

@@ -4,10 +4,8 @@ Rule 1: no decisions here.
 Rule 2: nothing is awaited between the core's answer and the last of its commands; an event that arises meanwhile waits its turn.
 Rule 3: an epoch is on disk before anything is said in it.
 
-A computation runs inside the loop, some 100 ms on a large fabric and up to a second or two on one of thousands of nodes. Meanwhile
-nothing is sent; what arrives waits in the socket. Nothing comes of that: the leader's refresh is late by that time at most, a
-newcomer listens for three refreshes before it takes us for dead, and should a computation last longer than that, the
-election treats its end like the end of any freeze and listens before it says anything more.
+A computation takes seconds on a fabric of thousands of nodes. It runs in a thread, the core being left alone until it is done: what
+arrives meanwhile waits its turn, and the shell says the last leader message again at each refresh, so that no newcomer takes us for dead.
 """
 
 import asyncio
@@ -22,8 +20,10 @@ import structlog
 from erfs.aio import edge
 from erfs.errors import ErfsError
 from erfs.journal import Journal
+from erfs.messages import Leader
 from erfs.ports import Bus, BusConnected, BusLost, Incoming, Mark, Publish, Subscribe, TimerFired
 from erfs.topics import Topics
+from erfs.units import SECOND
 from erfs_controller.aio.store import EpochStore
 from erfs_controller.core import Command, ControllerCore, Event, Exit, PersistEpoch
 
@@ -54,6 +54,7 @@ class ControllerRuntime:
         store: Where the epoch goes.
         journal: Where every mark goes.
         topics: The fabric's topics.
+        refresh_ns: How often a leader says that it lives.
         clock_ns: Monotonic.
     """
 
@@ -65,6 +66,7 @@ class ControllerRuntime:
         journal: Journal,
         *,
         topics: Topics,
+        refresh_ns: int,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.core = core
@@ -73,12 +75,15 @@ class ControllerRuntime:
         self._store = store
         self._journal = journal
         self._topics = topics
+        self._refresh_ns = refresh_ns
         self._clock_ns = clock_ns
         self._events: deque[Event] = deque()
         self._is_draining = False
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ns: int | None = None
         self._ended: asyncio.Future[None] | None = None
+        self._heavy: asyncio.Queue[Event] = asyncio.Queue(maxsize=1)
+        self._leader: Publish | None = None
 
     async def run(self) -> None:
         """
@@ -89,16 +94,25 @@ class ControllerRuntime:
             Bug: an invariant of the core broke.
         """
         self._ended = asyncio.get_running_loop().create_future()
+        rival: AnotherLeads | None = None
         self._bus.on_message = self._on_message
         self._bus.on_state = self._on_state
         try:
-            self._dispatch(self.core.start(self._clock_ns()))
-            self._arm()
-            await self._ended
+            async with asyncio.TaskGroup() as tasks:
+                beside = tasks.create_task(self._compute_beside(), name="compute")
+                self._dispatch(self.core.start(self._clock_ns()))
+                self._arm()
+                try:
+                    await self._ended
+                except AnotherLeads as error:
+                    rival = error
+                beside.cancel()
         finally:
             self._disarm()
             self._bus.on_message = _ignore
             self._bus.on_state = _ignore
+        if rival is not None:
+            raise rival
 
     def stop(self) -> None:
         """End on purpose: say that nobody leads now. The bus must still be run until it has sent that."""
@@ -144,18 +158,43 @@ class ControllerRuntime:
         self._is_draining = True
         try:
             while self._events:
-                self._dispatch(self.core.handle(self._events.popleft(), self._clock_ns()))
+                event, now_ns = self._events.popleft(), self._clock_ns()
+                if self.core.is_computation_near(event, now_ns):
+                    self._heavy.put_nowait(event)
+                    return  # draining goes on when that is done
+                self._dispatch(self.core.handle(event, now_ns))
+            self._is_draining = False
             self._arm()
         except Exception as error:  # noqa: BLE001 -- raised where the controller is awaited; here it would end in a callback
             self._end(error)
-        finally:
+
+    async def _compute_beside(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            event = await self._heavy.get()
+            self._disarm()
+            working = loop.run_in_executor(None, self.core.handle, event, self._clock_ns())
+            repeated_at_ns: int | None = None
+            while not (await asyncio.wait((working,), timeout=self._refresh_ns / SECOND))[0]:
+                if self._leader is not None:
+                    edge.publish(self._bus, self._topics, self._leader)
+                    repeated_at_ns = self._clock_ns()
+            commands = await working
+            if not self._is_running:
+                return
+            if repeated_at_ns is not None:
+                self.core.leader_repeated(repeated_at_ns)
+            self._dispatch(commands)
             self._is_draining = False
+            self._drain()
 
     # --- commands --------------------------------------------------------------------------------------------------------
     def _dispatch(self, commands: list[Command]) -> None:
         for command in commands:
             match command:
                 case Publish():
+                    if isinstance(command.message, Leader):
+                        self._leader = command
                     edge.publish(self._bus, self._topics, command)
                 case Subscribe():
                     self._bus.subscribe(edge.filters(self._topics, command))
