@@ -153,7 +153,8 @@ def _terminable() -> Iterator[None]:
     """Let SIGTERM end the run as Ctrl-C does, so that faults are ended and the journal is kept."""
 
     def interrupt(_number: int, _frame: "FrameType | None") -> None:
-        raise KeyboardInterrupt
+        # Whoever handles Ctrl-C now knows how to stop: an event loop has a handler of its own.
+        signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGTERM, interrupt)
     try:

@@ -160,6 +160,11 @@ def test_a_dead_edge_switch_cuts_its_own_hosts_and_nobody_else(fat_tree: Fabric)
     assert changed.keys() == {pair for other in EDGES for pair in ((here, other), (other, here))}
     assert {(record["served_ppm"], record["cause"]) for record in changed.values()} == {(0, "cut")}
     assert changed[here, here]["weights"] == {"all_pairs": 2}
+    # With its power back but its table lost, the same flows have a path again and still no service.
+    bench.records.clear()
+    bench.mend(fault)
+    again = {(record["source"], record["destination"]): record["cause"] for record in bench.of("flow_changed")}
+    assert again == dict.fromkeys(changed, "not_recovered")
 
 
 def test_a_cut_access_cable_takes_down_all_demands_of_its_endpoint_and_no_other(fat_tree: Fabric) -> None:

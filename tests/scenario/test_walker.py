@@ -151,6 +151,18 @@ def test_an_update_ends_where_a_walk_from_scratch_does(plane: DataPlane, data: s
         assert changed == {node for node, share in shares(kept).items() if before.get(node) != share}
 
 
+def test_an_update_that_has_to_start_over_still_names_what_it_had_changed_before() -> None:
+    """s1 loses its route and, in the same batch, s2 begins to send to s3, which sends to s2: a cycle, so everything is walked anew."""
+    plane = DataPlane(fabric_of(4, [(0, 1), (1, 2), (2, 3)]))
+    write(plane, {"s0": {OWN: "host"}, "s1": {CLASS: "p0"}, "s2": {CLASS: "p1"}, "s3": {CLASS: "p2"}})
+    walk = walk_over(plane)
+    walk.walk()
+    write(plane, {"s1": {CLASS: ""}, "s2": {CLASS: "p2"}})
+    changed = walk.update([plane.node_index[NodeId(name)] for name in ("s1", "s2")])
+    assert [plane.nodes[node] for node in changed] == ["s1", "s2", "s3"]
+    assert walk.loops == (("s2", "s3"),)
+
+
 def test_a_share_below_one_never_rounds_up_to_one() -> None:
     assert ppm(Fraction(9_999_999, 10_000_000)) == 999_999
     assert ppm(1) == 1_000_000
