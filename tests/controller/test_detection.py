@@ -173,3 +173,13 @@ def test_a_new_fabric_keeps_what_was_heard(kit, fat_tree) -> None:  # type: igno
     assert detection.replace_fabric(fat_tree) == [down(missing)]
     assert detection.unusable == {known, missing}
     assert detection.replace_fabric(smaller) == [up(missing)]
+
+
+def test_several_adjudications_come_in_the_order_of_the_links(kit, fat_tree) -> None:  # type: ignore[no-untyped-def]
+    bench = kit.bench(fat_tree)
+    links = [link.id for link in fat_tree.trunks][:16]
+    detection = Detection(Fabric(fat_tree.nodes.values(), ()))
+    for link in reversed(links):
+        detection.hear_fact(bench.fact(fat_tree.links[link].a.node, link))
+
+    assert detection.replace_fabric(fat_tree) == [down(link) for link in sorted(links)]

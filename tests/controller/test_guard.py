@@ -225,3 +225,13 @@ def test_a_way_through_a_valley_is_no_reason_to_refuse(fat_tree) -> None:  # typ
     }
     assert "@pod1-edge0" in lost
     assert verdict(fat_tree, before, after, down) is None
+
+
+def test_a_link_of_the_trusted_file_counts_even_if_only_one_end_has_a_program(leaf_spine) -> None:  # type: ignore[no-untyped-def]
+    """The others have not been heard of yet; nobody has called anything down."""
+    whole = programs(leaf_spine)
+    before = {"leaf0": whole["leaf0"]}
+    after = whole | {"leaf0": emptied(whole["leaf0"], "@leaf1")}
+    refusal = Guard(leaf_spine).check(before, after, (), leaf_spine, 9)
+    assert refusal is not None
+    assert sorted(refusal.withdrawn) == [("leaf0", "@leaf1")]

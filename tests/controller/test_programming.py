@@ -358,3 +358,30 @@ def test_without_protection_nothing_is_armed(kit, leaf_spine) -> None:  # type: 
     armed = kit.bench(leaf_spine)
     armed.lead()
     assert any(program.armed for program in armed.programs.values())
+
+
+def test_programs_are_sent_again_in_the_order_of_the_nodes(kit, fat_tree) -> None:  # type: ignore[no-untyped-def]
+    bench = kit.bench(fat_tree)
+    bench.mute = set(bench.agents)
+    bench.lead()
+    assert [program.node for program in kit.pushed(bench.wait(800 * MS))] == sorted(bench.agents)
+
+
+def test_no_round_starts_while_it_is_in_doubt_who_leads(kit, fat_tree) -> None:  # type: ignore[no-untyped-def]
+    """The last answer to a round comes while an agent's word of a higher epoch is looked into: the next round waits."""
+    bench = kit.bench(fat_tree)
+    bench.lead()
+    link = bench.link("core0-0", "pod0-agg0")
+    bench.fail(link)
+    bench.wait(100 * MS)
+    bench.mute = {"core0-0"}
+    bench.repair(link)
+    bench.wait(20 * MS)
+    late = bench.topics["core0-0"]
+
+    bench.hear(bench.health("pod3-agg1").model_copy(update={"epoch": 4}))
+    bench.mute, bench.programs["core0-0"] = set(), late
+    assert kit.pushed(bench.hear(bench.ack(late)) + bench.wait(2 * SECOND)) == []
+    said = bench.wait(1 * SECOND)
+    assert {program.epoch for program in kit.pushed(said)} == {5}
+    assert kit.marks(said)[-1].event == "restoration_finished"
