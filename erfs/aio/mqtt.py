@@ -11,11 +11,11 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import aiomqtt
@@ -29,6 +29,8 @@ from erfs.aio.retry import Sleep, backoff_ns, retrying
 from erfs.errors import ConfigError, Problem
 from erfs.ports import Incoming, Priority
 from erfs.units import MS, SECOND
+
+Result = TypeVar("Result")
 
 _log = structlog.get_logger(__name__)
 
@@ -380,24 +382,31 @@ class _Connection:
             was_ready, self.is_ready = self.is_ready, False
             if was_ready:
                 self.bus._was_lost()
+        _stop_if_cancelled()
         if reason is not None and not was_ready:
             raise aiomqtt.MqttError(str(reason))
         _log.warning("bus_lost", broker=str(self.address), reason=str(reason))
 
     async def _serve(self, client: aiomqtt.Client) -> None:
+        _stop_if_cancelled()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._receive(client), name="bus receive")
-            await self._subscribe_own(client)
-            await self._keep_subscribed(client, once=True)
-            self._waiting = {priority: asyncio.Semaphore(self.outbox.count(priority)) for priority in Priority}
-            self.is_ready = True
-            _log.info("bus_connected", broker=str(self.address), client_id=self.bus.client_id)
-            self.bus._became_ready()
-            group.create_task(self._keep_subscribed(client), name="bus subscribe")
-            group.create_task(self._echo(client), name="bus echo")
-            for priority in Priority:
-                for index in range(self.bus.settings.in_flight):
-                    group.create_task(self._send(client, priority), name=f"bus send {priority.name} {index}")
+            group.create_task(self._get_ready(client, group), name="bus prepare")
+            # Not a task of its own: a group whose body has ended before a task fails leaves the cancellation it then asks for
+            # behind (Python 3.11), and nobody could tell it from a real one.
+            await self._receive(client)
+
+    async def _get_ready(self, client: aiomqtt.Client, group: asyncio.TaskGroup) -> None:
+        await self._subscribe_own(client)
+        await self._keep_subscribed(client, once=True)
+        self._waiting = {priority: asyncio.Semaphore(self.outbox.count(priority)) for priority in Priority}
+        self.is_ready = True
+        _log.info("bus_connected", broker=str(self.address), client_id=self.bus.client_id)
+        self.bus._became_ready()
+        group.create_task(self._keep_subscribed(client), name="bus subscribe")
+        group.create_task(self._echo(client), name="bus echo")
+        for priority in Priority:
+            for index in range(self.bus.settings.in_flight):
+                group.create_task(self._send(client, priority), name=f"bus send {priority.name} {index}")
 
     async def _receive(self, client: aiomqtt.Client) -> None:
         own_will = self.bus.will
@@ -421,7 +430,7 @@ class _Connection:
         own = [(self._echo_topic, 0)]
         if self.bus.will is not None:
             own.append((self.bus.will[0], 1))
-        await client.subscribe(own)
+        await _unless_cancelled(client.subscribe(own))
 
     async def _keep_subscribed(self, client: aiomqtt.Client, *, once: bool = False) -> None:
         while True:
@@ -432,12 +441,12 @@ class _Connection:
             removed = sorted(self._subscribed - wanted - {self.bus.will[0] if self.bus.will else ""})
             for start in range(0, len(added), _FILTERS_PER_PACKET):
                 chunk = added[start : start + _FILTERS_PER_PACKET]
-                granted = await client.subscribe([(pattern, 1) for pattern in chunk])
+                granted = await _unless_cancelled(client.subscribe([(pattern, 1) for pattern in chunk]))
                 for pattern, code in zip(chunk, granted, strict=True):
                     if _is_refusal(code):
                         _log.error("bus_subscription_refused", broker=str(self.address), filter=pattern)
             for start in range(0, len(removed), _FILTERS_PER_PACKET):
-                await client.unsubscribe(removed[start : start + _FILTERS_PER_PACKET])
+                await _unless_cancelled(client.unsubscribe(removed[start : start + _FILTERS_PER_PACKET]))
             self._subscribed = wanted
             if once:
                 return
@@ -451,7 +460,7 @@ class _Connection:
             if item is None:
                 continue
             self._in_flight[item] = None
-            await client.publish(item.topic, item.payload, qos=1, retain=item.retain)
+            await _unless_cancelled(client.publish(item.topic, item.payload, qos=1, retain=item.retain))
             del self._in_flight[item]
             if not self._in_flight and not len(self.outbox):
                 self.idle.set()
@@ -477,6 +486,25 @@ class _Connection:
             except TimeoutError:
                 if loop.time() - due < _OWN_LATENESS_NS / SECOND:
                     raise _EchoLost(f"no echo within {deadline_ns // MS} ms") from None
+
+
+async def _unless_cancelled(call: Awaitable[Result]) -> Result:
+    """
+    Return what *call* returns, unless we are being cancelled.
+
+    Before Python 3.12 `asyncio.wait_for`, on which aiomqtt's calls rest, swallows a cancellation that comes together with its
+    result; the task would then go on for ever, and its group wait for it.
+    """
+    result = await call
+    _stop_if_cancelled()
+    return result
+
+
+def _stop_if_cancelled() -> None:
+    """Raise the cancellation that an error of the goodbye, or of another task, has covered."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _close_socket(client: aiomqtt.Client) -> None:

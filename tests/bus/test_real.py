@@ -27,8 +27,12 @@ ROOT = Path(__file__).resolve().parents[2]
 ERFS = [sys.executable, "-c", "from erfs.cli.main import main; main()"]
 
 
-async def median_round_ms(bench: Bench, rounds: int = 60) -> float:
-    """Publisher -> broker -> subscriber -> broker -> publisher, one message at a time."""
+async def usual_round_ms(bench: Bench, rounds: int = 60) -> float:
+    """
+    Publisher -> broker -> subscriber -> broker -> publisher, one message at a time.
+
+    The first quintile: a delayed acknowledgement holds up every round, a busy machine only some.
+    """
     here = await bench.client("here", "back")
     there = await bench.client("there", "forth")
     there.bus.on_message = lambda incoming: there.say("back", incoming.payload, priority=Priority.URGENT)
@@ -42,11 +46,11 @@ async def median_round_ms(bench: Bench, rounds: int = 60) -> float:
         async with asyncio.timeout(20):
             await arrived.wait()
         took_ns.append(time.monotonic_ns() - started_ns)
-    return statistics.median(took_ns) / 1e6
+    return statistics.quantiles(took_ns, n=5)[0] / 1e6
 
 
 async def test_a_round_over_the_bus_does_not_wait_for_delayed_acknowledgements(real_bench: Bench) -> None:
-    assert await median_round_ms(real_bench) < 20
+    assert await usual_round_ms(real_bench) < 20
 
 
 @pytest.mark.mosquitto
@@ -56,7 +60,7 @@ async def test_without_tcp_nodelay_at_both_ends_a_round_does_wait(
     """The counter-proof of the test above: it measures the thing it says it measures."""
     monkeypatch.setattr(mqtt, "_SOCKET_OPTIONS", ())
     broker = mosquitto_factory("allow_anonymous true")
-    assert await median_round_ms(bench_of(broker), rounds=30) > 30
+    assert await usual_round_ms(bench_of(broker), rounds=30) > 30
 
 
 async def test_a_frozen_broker_is_noticed_by_round_trip_and_found_again(real_bench: Bench) -> None:
@@ -76,19 +80,6 @@ async def test_a_frozen_broker_is_noticed_by_round_trip_and_found_again(real_ben
         real_bench.broker.signal(signal.SIGCONT)
     await real_bench.until(lambda: client.is_connected)
     await real_bench.until(lambda: client.heard() == [b"said while frozen"])
-
-
-async def test_a_busy_event_loop_of_our_own_does_not_condemn_the_broker(real_bench: Bench) -> None:
-    client = real_bench.join("client", real_bench.settings(echo_interval="10 ms", echo_deadline="50 ms"))
-    await real_bench.until(lambda: client.is_connected)
-    for _ in range(3):
-        until_ns = time.monotonic_ns() + 300_000_000
-        while time.monotonic_ns() < until_ns:
-            pass  # a long computation in the same process
-        before = client.bus.echo_count
-        await real_bench.until(lambda before=before: client.bus.echo_count > before + 1)
-
-    assert client.states == [True]
 
 
 async def test_a_last_will_said_although_we_live_is_contradicted(real_bench: Bench) -> None:
@@ -138,6 +129,20 @@ async def test_an_urgent_message_does_not_wait_for_routine_acknowledgements(sile
     await bench.until(lambda: len(silent_broker.topics) == 3)
 
     assert silent_broker.topics == [f"{bench.prefix}/{topic}" for topic in ("report/0", "report/1", "fact/a")]
+
+
+async def test_clients_under_traffic_end_when_told_to(amqtt_broker: Any, bench_of: Any) -> None:
+    """A cancellation that meets an acknowledgement must not get lost (it did, in one of some hundred tries)."""
+    bench = bench_of(amqtt_broker)
+    for attempt in range(15):
+        client = bench.join(f"client{attempt}", bench.settings())
+        client.want("t/#")
+        await bench.until(lambda client=client: client.is_connected)
+        for number in range(60):
+            client.say(f"t/{number}", priority=Priority(number % 2))
+        await bench.until(lambda client=client, attempt=attempt: len(client.got) > attempt)
+        async with asyncio.timeout(10):
+            await bench.stop(client)
 
 
 async def test_what_the_broker_never_acknowledged_is_sent_again_by_the_next_session(
