@@ -15,7 +15,7 @@ from erfs.messages import Member
 class Hops:
     """One group of one node, compiled: where its members lead, and which of them work now."""
 
-    __slots__ = ("branches", "live", "members", "total")
+    __slots__ = ("branches", "live", "members", "onward", "total")
 
     def __init__(self, members: tuple[Member, ...], branches: tuple[tuple[int, int, int], ...]) -> None:
         self.members = members
@@ -24,14 +24,17 @@ class Hops:
         self.total = sum(weight for _, _, weight in branches)
         self.live: dict[int, int] = {}
         """Weight by far node index, over working links only."""
+        self.onward: tuple[int, ...] = ()
+        """The switches among them."""
 
-    def refresh(self, working: list[bool]) -> None:
+    def refresh(self, working: list[bool], is_switch: list[bool]) -> None:
         """Take over what works now."""
         live: dict[int, int] = {}
         for link, far, weight in self.branches:
             if working[link]:
                 live[far] = live.get(far, 0) + weight
         self.live = live
+        self.onward = tuple(far for far in live if is_switch[far])
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,7 @@ class DataPlane:
             touched = set()
             for identity, hops in self._compiled[node].items():
                 if any(link in node_links for link, _, _ in hops.branches):
-                    hops.refresh(self.working)
+                    hops.refresh(self.working, self.is_switch)
                     touched.add(identity)
             for destination, hops in self.tables[node].items():
                 if id(hops.members) in touched:
@@ -161,7 +164,7 @@ class DataPlane:
             if hops is None:
                 ports = self._port_far[index]
                 hops = Hops(members, tuple((*ports[member.port], member.weight) for member in members))
-                hops.refresh(self.working)
+                hops.refresh(self.working, self.is_switch)
                 compiled[id(members)] = hops
             if table.get(destination) is not hops:
                 table[destination] = hops

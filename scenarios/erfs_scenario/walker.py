@@ -65,13 +65,12 @@ class Walk:
                 return found
         return None
 
-    def next_switches(self, node: int) -> list[int]:
+    def next_switches(self, node: int) -> tuple[int, ...]:
         """Return the switches *node* sends to over working links, the delivery at an attachment not among them."""
         if node in self.attachments and not self._is_single:
-            return []
+            return ()
         hops = self.hops(node)
-        is_switch = self.plane.is_switch
-        return [far for far in hops.live if is_switch[far]] if hops else []
+        return hops.onward if hops is not None else ()
 
     def share_from(self, node: int, *, ignoring: frozenset[int] = frozenset()) -> Share:
         """
@@ -165,7 +164,8 @@ class Walk:
             else:
                 stack.pop()
                 open_nodes.discard(node)
-                self._height[node] = 1 + max((self._height[far] for far in self.next_switches(node)), default=0)
+                heights = [self._height[far] for far in self.next_switches(node)]
+                self._height[node] = 1 + max(heights, default=0)
                 self.value[node] = self.share_from(node)
         return True
 
