@@ -6,7 +6,7 @@ Rule 2: logs go to standard error, so that standard output stays a command's res
 
 import logging
 import sys
-from typing import Final
+from typing import Final, TextIO
 
 import structlog
 from structlog.typing import Processor
@@ -17,13 +17,15 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 _TALKATIVE: Final = ("amqtt", "transitions", "mqtt", "asyncio")
 
 
-def set_up_logs(level: str = "info") -> None:
+def set_up_logs(level: str = "info", stream: TextIO | None = None) -> None:
     """
-    Send every event of *level* and above to standard error.
+    Send every event of *level* and above to standard error, or to *stream*.
 
     Args:
         level: One of `LEVELS`. Libraries that report every packet stay at "warning" unless it is "debug".
+        stream: For a command whose standard error belongs to its user, such as one with a progress bar.
     """
+    stream = stream or sys.stderr
     assert level in LEVELS
     number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[Processor] = [
@@ -32,11 +34,11 @@ def set_up_logs(level: str = "info") -> None:
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="wall_time"),
     ]
-    if sys.stderr.isatty():
+    if stream.isatty():
         renderers: list[Processor] = [structlog.dev.ConsoleRenderer()]
     else:
         renderers = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder()],
