@@ -58,7 +58,7 @@ def _graph(fabric: Fabric, nested: Callable[[Any], Any]) -> "nx.MultiGraph[Any]"
         if node.tier is not None:
             attributes["tier"] = node.tier  # for other readers: our importers infer tiers anew
         if node.labels:
-            attributes["labels"] = nested(dict(sorted(node.labels.items())))
+            attributes["labels"] = nested(dict(node.labels))
         graph.add_node(node.id, **attributes)
     for link in fabric.links.values():
         attributes = {
@@ -72,7 +72,7 @@ def _graph(fabric: Fabric, nested: Callable[[Any], Any]) -> "nx.MultiGraph[Any]"
         if link.srlgs:
             attributes["srlgs"] = nested(list(link.srlgs))
         if link.labels:
-            attributes["labels"] = nested(dict(sorted(link.labels.items())))
+            attributes["labels"] = nested(dict(link.labels))
         graph.add_edge(link.a.node, link.b.node, key=link.id, **attributes)
     return graph
 

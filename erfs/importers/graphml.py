@@ -5,6 +5,7 @@ would pass over in silence (nodes and links that repeat, links to nobody).
 Rule 2: how attributes become a fabric is said in graphs.py.
 """
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Final
 from xml.parsers import expat
@@ -99,7 +100,10 @@ def read(source: Source, seen: _Outline) -> Imported:
         draft.problem(0, "the graph has hyperedges or ports, which networkx does not read")
         return draft.finish(NAME, source.title)
     try:
-        graph = nx.parse_graphml(source.text, node_type=str, force_multigraph=True)
+        with warnings.catch_warnings(
+            action="ignore"
+        ):  # networkx warns of attributes without a key; they are taken as text
+            graph = nx.parse_graphml(source.text, node_type=str, force_multigraph=True)
     except (
         nx.NetworkXException,
         ArithmeticError,

@@ -427,6 +427,11 @@ def test_a_graphml_fault_is_named(problems_of: Problems, old: str, new: str, lin
     assert [problem.line for problem in problems if expected in problem.message] == [line], problems
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_graphml_attribute_without_a_type_is_text_and_no_warning(imported: Import) -> None:
+    assert imported(GRAPHML.replace(' attr.type="string"', "")).fabric == imported(GRAPHML).fabric
+
+
 def test_order_of_nodes_and_links_in_a_graph_does_not_matter(imported: Import) -> None:
     lines = GRAPHML.split("\n")
     shuffled = "\n".join([*lines[:4], lines[6], lines[4], lines[5], lines[9], *lines[7:9], *lines[10:]])
