@@ -6,6 +6,7 @@ Rule 2: the last segments name the writer, so a broker can bind them to a client
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -30,6 +31,12 @@ _CHANNELS: Final = frozenset(channel.value for channel in Channel)
 RETAINED = frozenset({Channel.PRESENCE, Channel.FACT, Channel.CANNOT_REACH, Channel.PROGRAM, Channel.LEADER})
 
 
+@lru_cache(maxsize=1 << 16)
+def _segment(name: str) -> str:
+    """Return *name* as one segment of a topic; thousands of agents spell the same few thousand names again and again."""
+    return quote(name, safe="")
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """A topic taken apart: what it carries, which node it belongs to (writer; for programs the reader), which port."""
@@ -48,7 +55,7 @@ class Topics:
     def topic(self, address: Address) -> str:
         """Return the topic of *address*."""
         parts = [self.prefix, address.channel.value]
-        parts += [quote(part, safe="") for part in (address.node, address.port) if part]
+        parts += [_segment(part) for part in (address.node, address.port) if part]
         return "/".join(parts)
 
     def address(self, topic: str) -> Address | None:
