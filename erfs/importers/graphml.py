@@ -100,9 +100,8 @@ def read(source: Source, seen: _Outline) -> Imported:
         draft.problem(0, "the graph has hyperedges or ports, which networkx does not read")
         return draft.finish(NAME, source.title)
     try:
-        with warnings.catch_warnings(
-            action="ignore"
-        ):  # networkx warns of attributes without a key; they are taken as text
+        # networkx warns of attributes without a type; they are taken as text.
+        with warnings.catch_warnings(action="ignore"):
             graph = nx.parse_graphml(source.text, node_type=str, force_multigraph=True)
     except (
         nx.NetworkXException,
