@@ -7,7 +7,6 @@ Rule 2: the last segments name the writer, so a broker can bind them to a client
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote
 
