@@ -171,6 +171,7 @@ class _Ranks:
             if not is_endpoint(destination) and not members and destination not in self._old.routes(node):
                 routes.pop(destination, None)
         waiting = {name for name, move in self._moves[node].items() if move.rank > number}
+        waiting |= {class_of(name) for name in waiting}  # what a class adds its endpoints add
         armed = program.armed
         if self._fabric.nodes[node].is_switch and waiting & self._new.adds(node).keys():
             armed = tuple(entry for entry in (_without_adds(entry, waiting) for entry in armed) if entry.changes)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from random import Random
 
 import networkx as nx
 from hypothesis import strategies as st
@@ -55,6 +56,21 @@ def graph_with_hosts(graph: "nx.Graph[int]") -> Fabric:
         draft.host(f"h{node}", draft.switch(f"s{node}"))
     for one, other in graph.edges:
         draft.cable(NodeId(f"s{one}"), NodeId(f"s{other}"))
+    return draft.fabric()
+
+
+def tangle(random: Random) -> Fabric:
+    """Return a fabric on which valleys are allowed, larger and more tangled than those that are drawn to be shrunk."""
+    draft = Draft()
+    switches = [draft.switch(f"s{index}") for index in range(random.randint(4, 8))]
+    order = random.sample(switches, len(switches))
+    for index in range(1, len(order)):
+        draft.cable(order[index], order[random.randrange(index)])
+    for _ in range(random.randint(2, len(switches))):
+        draft.cable(*random.sample(switches, 2))
+    for index, switch in enumerate(switches):
+        if index < 2 or random.random() < 0.4:
+            draft.host(f"h{index}", switch)
     return draft.fabric()
 
 

@@ -81,7 +81,7 @@ def failures(draw: st.DrawFn, fabric: Fabric, *, most: int = 4) -> frozenset[Lin
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_next_hops_are_all_shortest_paths_to_what_is_left_of_an_endpoints_attachments(data: st.DataObject) -> None:
     """Also after failures, and also for an endpoint that lost some of its attachments."""
     fabric = data.draw(plain_fabrics())
@@ -152,7 +152,7 @@ def expected_valley_free(
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_valley_free_next_hops_are_shortest_down_else_up_to_the_nearest(data: st.DataObject) -> None:
     fabric = data.draw(tiered_fabrics())
     unusable = data.draw(failures(fabric))
@@ -167,7 +167,7 @@ def test_valley_free_next_hops_are_shortest_down_else_up_to_the_nearest(data: st
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_every_packet_arrives_exactly_where_policy_permits_a_path(data: st.DataObject) -> None:
     """From every endpoint to every other, by the endpoint's own program: delivered whole, or no permitted path at all."""
     fabric = data.draw(st.one_of(plain_fabrics(), tiered_fabrics()))

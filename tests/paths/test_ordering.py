@@ -1,17 +1,18 @@
 """Rounds of installation: whatever mixture of two adjacent rounds the nodes hold, nothing loops, and nothing that works is cut."""
 
 from collections.abc import Mapping
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from erfs.fabric import Fabric
+from erfs.fabric import Fabric, LinkEnd
 from erfs.generators import generate
-from erfs.ids import LinkId, NodeId
+from erfs.ids import DestinationId, LinkId, NodeId
 from erfs.messages import Group, Member, Program, content_digest, sealed
 from erfs.paths import Topology, compute, plan_rounds
-from tests.paths.fabrics import fabrics, fates, loops_in, tables_of
+from tests.paths.fabrics import fabrics, fates, loops_in, tables_of, tangle
 
 ALL_UP: frozenset[LinkId] = frozenset()
 
@@ -38,7 +39,7 @@ def mixtures(
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=70, deadline=None)
 def test_no_mixture_of_adjacent_rounds_loops(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
     topology = Topology(fabric)
@@ -48,8 +49,30 @@ def test_no_mixture_of_adjacent_rounds_loops(data: st.DataObject) -> None:
         assert loops_in(fabric, tables_of(state)) == []
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_additions_armed_in_any_mixture_are_acyclic_with_all_next_hops(seed: int) -> None:
+    """Every switch adds all it is armed to add at once: more than any facts can make the agents do."""
+    random = Random(seed)
+    fabric = tangle(random)
+    topology = Topology(fabric)
+    trunks = [link.id for link in fabric.trunks]
+    old = compute(topology, unusable=frozenset(random.sample(trunks, random.randint(0, 3)))).programs
+    new = compute(topology, unusable=frozenset(random.sample(trunks, random.randint(0, 3)))).programs
+    installed = dict(old)
+    for programs in plan_rounds(old, new, fabric):
+        for _ in range(3):
+            state = {**installed, **{node: program for node, program in programs.items() if random.random() < 0.5}}
+            tables = {node: dict(table) for node, table in tables_of(state).items() if fabric.nodes[node].is_switch}
+            for node, table in tables.items():
+                for change in (change for entry in state[node].armed for change in entry.changes if change.add):
+                    for destination in change.destinations:
+                        table[destination] = (*table.get(destination, ()), *change.add)
+            assert loops_in(fabric, tables) == []
+        installed.update(programs)
+
+
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=70, deadline=None)
 def test_a_change_between_working_states_loses_nothing(data: st.DataObject) -> None:
     """A returning link, or a link taken out of use that still works: what both states serve is served whole at every mixture."""
     fabric = data.draw(fabrics())
@@ -148,6 +171,24 @@ def test_a_returning_link_is_ready_at_its_far_end_before_anybody_sends_over_it()
     first, second = plan_rounds(old, new, fabric)
     assert sorted(first) == ["core0-0", "pod0-agg0"]
     assert sorted(second) == ["pod1-agg0", "pod2-agg0", "pod3-agg0"]
+
+
+def test_a_node_that_waits_leaves_what_it_will_not_use_any_more_at_once() -> None:
+    """leaf0 exchanges one of its two spines for a third: one round with the spine that stays, then with the new one as well."""
+    fabric = generate("leaf-spine", {"leaves": 2, "spines": 3, "hosts_per_leaf": 1})
+    topology = Topology(fabric)
+    leaf = NodeId("leaf0")
+    to = {link.far_end(leaf).node: link for link in fabric.links_of[leaf]}
+    old = compute(topology, unusable=frozenset({to[NodeId("spine2")].id}), is_protecting=False).programs
+    new = compute(topology, unusable=frozenset({to[NodeId("spine0")].id}), is_protecting=False).programs
+
+    def spines(program: Program) -> list[NodeId]:
+        members = tables_of({leaf: program})[leaf][DestinationId("@leaf1")]
+        return [fabric.link_at[LinkEnd(leaf, member.port)].far_end(leaf).node for member in members]
+
+    rounds = plan_rounds(old, new, fabric)
+    given = [spines(program) for program in (old[leaf], *(turn[leaf] for turn in rounds if leaf in turn))]
+    assert given == [["spine0", "spine1"], ["spine1"], ["spine1", "spine2"]]
 
 
 def test_a_node_without_a_new_program_keeps_its_old_one() -> None:

@@ -35,7 +35,7 @@ def link_sets(draw: st.DrawFn, fabric: Fabric) -> frozenset[LinkId]:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_every_digest_is_that_of_the_content(data: st.DataObject) -> None:
     """The engine puts the canonical JSON together itself; dumping the message must give the same."""
     fabric = data.draw(fabrics())
@@ -59,7 +59,7 @@ def test_odd_names_are_quoted_as_json_does() -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_programs_do_not_depend_on_the_order_in_which_a_fabric_was_built(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
     other = shuffled(fabric, data.draw(st.permutations(list(range(7)))))
@@ -69,7 +69,7 @@ def test_programs_do_not_depend_on_the_order_in_which_a_fabric_was_built(data: s
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_what_was_computed_before_changes_no_result(data: st.DataObject) -> None:
     """A topology remembers its last computation to spare work: the same as a fresh one, after any history."""
     fabric = data.draw(fabrics())

@@ -146,7 +146,7 @@ def test_reasons_tell_no_path_from_a_valley_from_no_safe_change() -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_entries_are_in_order_name_usable_failures_and_change_something(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
     unusable = frozenset(data.draw(st.lists(st.sampled_from(sorted(fabric.links)), max_size=3)))
@@ -169,7 +169,7 @@ def test_entries_are_in_order_name_usable_failures_and_change_something(data: st
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_where_valleys_are_forbidden_switches_only_remove(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
     programs = compute(Topology(fabric), unusable=ALL_UP).programs

@@ -239,7 +239,7 @@ def hear_at_random(world: World, random: Random) -> None:
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_set_of_facts_known_to_any_agents_makes_a_loop(data: st.DataObject) -> None:
     """On any fabric, already degraded, under up to three cut links and a dead switch."""
     fabric = data.draw(fabrics())
@@ -258,7 +258,7 @@ def test_no_set_of_facts_known_to_any_agents_makes_a_loop(data: st.DataObject) -
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_facts_and_cannot_reach_serve_all_that_is_left_of_the_next_hops(data: st.DataObject) -> None:
     """
     Several failures at once: once facts and `cannot_reach` have spread, every pair that the old next hops still join is served whole.
@@ -280,7 +280,7 @@ def test_facts_and_cannot_reach_serve_all_that_is_left_of_the_next_hops(data: st
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_order_and_repetition_of_facts_make_no_difference(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
     programs = compute(Topology(fabric), unusable=NO_FAILURE).programs
@@ -299,7 +299,7 @@ def test_order_and_repetition_of_facts_make_no_difference(data: st.DataObject) -
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_mixture_of_two_generations_under_any_facts_loops(data: st.DataObject) -> None:
     """Some agents still run generation G, some already G+1 or a round before it, and each has heard other facts."""
     fabric = data.draw(fabrics())

@@ -32,7 +32,7 @@ def test_computed_tables_are_clean_and_reach_everything(kind: str) -> None:
 
 
 @given(st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_computed_tables_are_clean_after_any_failures(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
     unusable = frozenset(data.draw(st.lists(st.sampled_from(sorted(fabric.links)), max_size=4)))
@@ -123,7 +123,7 @@ def test_what_policy_cuts_is_unreached_and_no_black_hole() -> None:
 
 
 @given(st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_scrambled_tables_are_judged_as_a_walker_sees_them(data: st.DataObject) -> None:
     """Routes replaced at random, links broken at random: the same loops, and a switch is unreached iff no branch arrives."""
     fabric = data.draw(fabrics())
