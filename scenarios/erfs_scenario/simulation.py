@@ -49,7 +49,7 @@ def simulate(plan: Plan, *, record: Record, on_progress: Callable[[int], None]) 
     Cost: proportional to what happens, not to the time that passes; an undisturbed fabric costs one event a second (the
     leader's refresh).
     """
-    _Simulation(plan, record, on_progress).run()
+    Simulation(plan, record, on_progress).run()
 
 
 _Event = Delivered | BusConnected | BusLost | TimerFired
@@ -97,7 +97,7 @@ class _Alarm:
 class _Member(Generic[Command]):
     """A process on the bus: a core that may be killed and started again, its client, its timer."""
 
-    def __init__(self, name: NodeId, simulation: "_Simulation") -> None:
+    def __init__(self, name: NodeId, simulation: "Simulation") -> None:
         self.name = name
         self.client: MemoryClient[Publish] | None = None
         self._simulation = simulation
@@ -170,7 +170,7 @@ class _Member(Generic[Command]):
 class _Agent(_Member[AgentCommand]):
     """The agent of one node, beside the node's data plane, which lives on when the agent does not."""
 
-    def __init__(self, name: NodeId, simulation: "_Simulation") -> None:
+    def __init__(self, name: NodeId, simulation: "Simulation") -> None:
         super().__init__(name, simulation)
         self._bindings = port_bindings(simulation.plan.fabric, name)
         self._core: AgentCore | None = None
@@ -240,7 +240,7 @@ class _Agent(_Member[AgentCommand]):
 class _Controller(_Member[ControllerCommand]):
     """The controller, and the disk its epoch is on."""
 
-    def __init__(self, simulation: "_Simulation") -> None:
+    def __init__(self, simulation: "Simulation") -> None:
         super().__init__(CONTROLLER, simulation)
         self._epoch = 0
         self._boot_count = 0
@@ -285,7 +285,7 @@ class _Controller(_Member[ControllerCommand]):
                     self._send(command)
 
 
-class _Simulation:
+class Simulation:
     def __init__(self, plan: Plan, record: Record, on_progress: Callable[[int], None]) -> None:
         self.plan = plan
         timing, timers = plan.timing, plan.timers

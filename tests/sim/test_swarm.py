@@ -1,0 +1,57 @@
+"""Random faults on small fabrics of every kind: no loop at any instant, and in the end everything is as after a fresh start."""
+
+import random
+
+import pytest
+
+from erfs.fabric import Fabric
+from erfs.faults import Fault, FaultKind
+from erfs.generators import generate
+from erfs.units import MS, SECOND
+from tests.sim.runs import MEASURE_FROM_NS, plan_on, run
+
+FABRICS = {
+    "fat-tree": {"k": 4},
+    "leaf-spine": {"leaves": 4, "spines": 3, "hosts_per_leaf": 2, "cables": 2},
+    "dual-homed": {"leaves": 4, "spines": 2, "hosts_per_leaf": 2, "attachments": 2},
+    "rail": {"hosts": 4, "nics_per_host": 4, "hosts_per_group": 2, "spines": 2, "cables": 2},
+    "dragonfly": {"switches_per_group": 3, "hosts_per_switch": 1, "global_links_per_switch": 1},
+    "torus": {"dims": [3, 4], "hosts_per_switch": 1},
+}
+SEEDS = range(8)
+FAULTS_END_NS = 6 * SECOND
+LASTS_NS = 14 * SECOND
+
+
+def fabric_of(kind: str) -> Fabric:
+    return generate("leaf-spine" if kind == "dual-homed" else kind, FABRICS[kind])
+
+
+def random_faults(fabric: Fabric, rng: random.Random) -> tuple[Fault, ...]:
+    """Return three to six faults of any kind that overlap as they like; all are over at FAULTS_END_NS."""
+    trunks = [link.id for link in fabric.trunks]
+    switches = [node.id for node in fabric.switches]
+    found = []
+    for index in range(rng.randint(3, 6)):
+        kind = rng.choice([FaultKind.LINK_DOWN, FaultKind.LINK_DOWN, *FaultKind])
+        at_ns = rng.randrange(MEASURE_FROM_NS + 100 * MS, FAULTS_END_NS - SECOND)
+        # From a blink to seconds; some end before the news of them has spread.
+        lasts_ns = rng.choice([1 * MS, 20 * MS, 300 * MS, 2 * SECOND])
+        links = tuple(sorted(rng.sample(trunks, rng.randint(1, 2)))) if kind is FaultKind.LINK_DOWN else ()
+        nodes = (rng.choice(switches),) if kind not in (FaultKind.LINK_DOWN, FaultKind.CONTROLLER_KILL) else ()
+        found.append(Fault(f"fault-{index}", kind, at_ns, min(at_ns + lasts_ns, FAULTS_END_NS), links, nodes))
+    return tuple(sorted(found, key=lambda fault: fault.at_ns))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", sorted(FABRICS))
+def test_no_loop_ever_and_as_good_as_new_in_the_end(kind: str, seed: int) -> None:
+    fabric = fabric_of(kind)
+    faults = random_faults(fabric, random.Random(f"{kind} {seed}"))
+
+    ran = run(plan_on(fabric, *faults, lasts_ns=LASTS_NS, seed=seed))
+
+    assert not ran.of("loops_changed", "steady_state_missed", "fault_not_effective", "fault_not_ended")
+    assert ran.of("measurement_finished") == [(LASTS_NS, {"flows_below_full": 0})]
+    fresh = run(plan_on(fabric, lasts_ns=2 * SECOND))
+    assert ran.tables == fresh.tables
