@@ -76,9 +76,3 @@ class Topics:
     def facts_of(self, reporter: NodeId) -> str:
         """Return the filter for every fact of *reporter*."""
         return f"{self.prefix}/{Channel.FACT.value}/{_segment(reporter)}/+"
-
-
-@lru_cache(maxsize=1 << 16)
-def _segment(name: str) -> str:
-    """Return *name* as one topic segment. Remembered: an armed agent of a large fabric names hundreds of reporters, again and again."""
-    return quote(name, safe="")
