@@ -45,7 +45,8 @@ def plan_rounds(
         return []
     if not old:
         return [{node: new[node] for node in changed}]
-    ranks = _Ranks(_Tables(old), _Tables({**old, **new}), changed, fabric)
+    interned: dict[tuple[tuple[str, int], ...], _Members] = {}
+    ranks = _Ranks(_Tables(old, interned), _Tables({**old, **new}, interned), changed, fabric)
     rounds: list[dict[NodeId, Program]] = []
     given = {node: old[node].digest for node in changed if node in old}
     for number in range(ranks.highest() + 1):
@@ -63,10 +64,13 @@ def plan_rounds(
 
 
 class _Tables:
-    """The routes of a set of programs, looked up as a node does."""
+    """The routes of a set of programs, looked up as a node does. Equal members are one object, which makes comparing them cheap."""
 
-    def __init__(self, programs: Mapping[NodeId, Program]) -> None:
+    def __init__(
+        self, programs: Mapping[NodeId, Program], interned: dict[tuple[tuple[str, int], ...], _Members]
+    ) -> None:
         self.programs = programs
+        self._interned = interned
         self._routes: dict[NodeId, dict[DestinationId, _Members]] = {}
         self._far_ends: dict[NodeId, dict[str, NodeId]] = {}
         self._adds: dict[NodeId, dict[DestinationId, set[str]]] = {}
@@ -78,9 +82,12 @@ class _Tables:
             program = self.programs.get(node)
             found = self._routes[node] = {}
             if program is not None:
-                members = {group.id: group.members for group in program.groups}
+                members = {group.id: self._intern(group.members) for group in program.groups}
                 found.update((route.destination, members[route.group]) for route in program.routes)
         return found
+
+    def _intern(self, members: _Members) -> _Members:
+        return self._interned.setdefault(tuple((member.port, member.weight) for member in members), members)
 
     def members(self, node: NodeId, destination: DestinationId) -> _Members:
         """Return where *node* sends what goes to *destination*."""
@@ -135,8 +142,8 @@ class _Ranks:
         self._changed = tuple(changed)
         self._fabric = fabric
         self._moves: dict[NodeId, dict[DestinationId, _Move]] = {node: {} for node in self._changed}
-        for destination in self._destinations():
-            self._rank(destination)
+        for destination, nodes in sorted(self._touched().items()):
+            self._rank(destination, nodes)
 
     def highest(self) -> int:
         """Return the number of the last round."""
@@ -195,32 +202,31 @@ class _Ranks:
         groups = tuple(Group(id=number, members=group) for group, number in numbers.items())
         return sealed(program.model_copy(update={"routes": routes, "groups": groups}))
 
-    def _destinations(self) -> list[DestinationId]:
-        """Return every destination whose forwarding changes somewhere, endpoints that do not follow their class included."""
-        found: set[DestinationId] = set()
+    def _touched(self) -> dict[DestinationId, set[NodeId]]:
+        """Return who changes each destination; endpoints that do not follow their class everywhere change with it."""
+        found: dict[DestinationId, set[NodeId]] = {}
         for node in self._changed:
             before, after = self._old.routes(node), self._new.routes(node)
-            found.update(
-                destination
-                for destination in before.keys() | after.keys()
-                if before.get(destination) != after.get(destination)
-            )
+            for destination in before.keys() | after.keys():
+                if before.get(destination) != after.get(destination):
+                    found.setdefault(destination, set()).add(node)
             if self._fabric.nodes[node].is_switch:
                 armed_before, armed_after = self._old.adds(node), self._new.adds(node)
-                found.update(name for name, ports in armed_after.items() if not ports <= armed_before.get(name, set()))
+                for destination, ports in armed_after.items():
+                    if not ports <= armed_before.get(destination, set()):
+                        found.setdefault(destination, set()).add(node)
         several = {
             name
             for name in found
             if not is_endpoint(name)
             and any(len(self._fabric.attachments[member]) > 1 for member in self._fabric.class_members.get(name, ()))
         }
-        if several:
-            for tables in (self._old, self._new):
-                for node in sorted(tables.programs):
-                    found.update(
-                        name for name in tables.routes(node) if is_endpoint(name) and class_of(name) in several
-                    )
-        return sorted(found)
+        for tables in (self._old, self._new) if several else ():
+            for node in tables.programs:
+                for name in tables.routes(node):
+                    if is_endpoint(name) and class_of(name) in several:
+                        found.setdefault(name, set()).update(found[class_of(name)])
+        return found
 
     def _gains(self, node: NodeId, destination: DestinationId) -> bool:
         """Return whether *node* may use a port that it could not use before. Nobody sends through an endpoint: what it may add is its own matter."""
@@ -229,11 +235,11 @@ class _Ranks:
         before = {member.port for member in self._old.members(node, destination)}
         return any(member.port not in before for member in self._new.members(node, destination))
 
-    def _rank(self, destination: DestinationId) -> None:
+    def _rank(self, destination: DestinationId, touched: set[NodeId]) -> None:
+        """Work out the moves towards *destination* of the nodes *touched*; nobody else changes."""
         closed: dict[NodeId, int] = {}
         ranks: dict[NodeId, int] = {}
         emptied: set[NodeId] = set()
-        changed = self._moves.keys()
 
         def own_rank(node: NodeId) -> int:
             if self._old.members(node, destination) and not self._new.members(node, destination):
@@ -254,17 +260,17 @@ class _Ranks:
             return closed[node]
 
         def rank(node: NodeId) -> int:
-            if node not in changed:
+            if node not in touched:
                 return 0
             found = ranks.get(node)
             if found is None:
                 found = ranks[node] = own_rank(node)
             return found
 
-        for node in self._changed:
+        for node in sorted(touched):
             rank(node)
         moving: dict[NodeId, _Members] = {}
-        for node in self._changed:
+        for node in sorted(touched):
             before, after = self._old.members(node, destination), self._new.members(node, destination)
             if before != after or ranks[node]:
                 kept = {member.port for member in before}
