@@ -18,7 +18,7 @@ from erfs.ids import DestinationId, LinkId, NodeId
 from erfs.messages import Member, Program
 from erfs.paths import ProgramSet, Topology, compute, plan_rounds
 from erfs_agent.forwarding import CompiledProgram, FactSet, Forwarding, forwarding
-from tests.paths.fabrics import Draft, fabrics, fates, loops_in, next_hops_at, plain_fabrics, tables_of
+from tests.paths.fabrics import Draft, fabrics, fates, loops_in, next_hops_at, plain_fabrics, tables_of, tangle
 
 NO_FAILURE: frozenset[LinkId] = frozenset()
 
@@ -141,7 +141,15 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_after_any_single_failure_all_that_pruning_can_serve_is_served_whole(shape: str) -> None:
     """By facts alone, without a word of `cannot_reach` and without the controller."""
-    fabric = SHAPES[shape]
+    assert_single_failures_are_survived(SHAPES[shape])
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_after_any_single_failure_a_tangle_serves_all_that_pruning_can(seed: int) -> None:
+    assert_single_failures_are_survived(tangle(Random(seed)))
+
+
+def assert_single_failures_are_survived(fabric: Fabric) -> None:
     programs = compute(Topology(fabric), unusable=NO_FAILURE).programs
     for links, nodes in single_failures(fabric):
         world = World(fabric, programs)
@@ -204,6 +212,20 @@ def test_additions_serve_what_pruning_cannot() -> None:
     world.spread_facts()
     assert (NodeId("h4"), NodeId("h1")) not in served_within(fabric, programs, world)
     assert fates(fabric, world.tables(), NodeId("h4"), NodeId("h1"), world.works) == {"delivered"}
+
+
+def test_a_neighbour_that_died_with_the_node_is_no_way_out() -> None:
+    """n could turn to its equal m when x dies, but m hangs on x as well: so whoever sends by n has to leave it."""
+    draft = Draft()
+    m, n, target, upper, w, x, y = (draft.switch(name) for name in ("m", "n", "target", "upper", "w", "x", "y"))
+    for one, other in ((target, x), (target, x), (target, y), (x, m), (x, n), (m, n), (y, w), (n, upper), (w, upper)):
+        draft.cable(one, other)
+    source, goal = draft.host("source", upper), draft.host("goal", target)
+    fabric = draft.fabric()
+    world = World(fabric, compute(Topology(fabric), unusable=NO_FAILURE).programs)
+    world.fail(nodes=[x])
+    world.spread_facts()
+    assert fates(fabric, world.tables(), source, goal, world.works) == {"delivered"}
 
 
 def test_an_endpoint_turns_to_its_other_attachment() -> None:
