@@ -10,12 +10,13 @@ messages some 0.1 ms; all others connect straight.
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -87,15 +88,24 @@ def run_live(
     live = _Live(plan, record, on_progress, out.absolute(), broker)
     out.mkdir(parents=True, exist_ok=True)
     try:
-        with (
-            (out / "agents.log").open("w", encoding="utf-8") as log,
-            asyncio.Runner(loop_factory=_loop_factory()) as runner,
-        ):
-            set_up_logs("info", log)
+        with _logs_in(out / "agents.log"), asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_until_terminated(live.run()))
     except BaseExceptionGroup as group:
         # A task group wraps what ended it; callers want the one thing that went wrong first.
         raise _first(group) from group
+
+
+@contextlib.contextmanager
+def _logs_in(path: Path) -> Iterator[None]:
+    """Let everything in this process log to *path*: the terminal belongs to the user."""
+    root = logging.getLogger()
+    before = root.handlers, root.level
+    with path.open("w", encoding="utf-8") as file:
+        set_up_logs("info", file)
+        try:
+            yield
+        finally:
+            root.handlers, root.level = before
 
 
 async def _until_terminated(run: Coroutine[None, None, None]) -> None:
