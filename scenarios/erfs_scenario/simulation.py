@@ -17,7 +17,7 @@ from erfs.errors import Bug
 from erfs.fabric import LinkEnd
 from erfs.faults import Fault, FaultKind
 from erfs.ids import NodeId
-from erfs.messages import CONTROLLER, Installed, Program
+from erfs.messages import CONTROLLER, Installed, Leader, Program
 from erfs.ports import BusConnected, BusLost, Delivered, Mark, Publish, Subscribe, TimerFired
 from erfs.topics import RETAINED, Topics
 from erfs_agent.core import AgentCommand, AgentCore, AgentTimers, Persist, PortChanged, WriteRoutes
@@ -246,25 +246,74 @@ class _Controller(_Member[ControllerCommand]):
         self._boot_count = 0
         self.given: dict[NodeId, Program] = {}
         """The newest program sent to each node."""
+        self._core: ControllerCore | None = None
+        self._is_computing = False
+        self._waiting: list[_Event] = []
+        self._leader: Publish | None = None
+        self._repeated_at_ns: int | None = None
 
     def boot(self) -> None:
         """Start a controller that remembers the last epoch."""
         plan = self._simulation.plan
         self._boot_count += 1
-        core = ControllerCore(plan.fabric, _controller_timers(plan), f"controller-{self._boot_count}", self._epoch)
-        self._begin(core, core.start(self._queue.now_ns), core.last_will())
+        self._core = ControllerCore(
+            plan.fabric, _controller_timers(plan), f"controller-{self._boot_count}", self._epoch
+        )
+        self._begin(self._core, self._core.start(self._queue.now_ns), self._core.last_will())
+
+    def die(self) -> None:
+        """Stop at once; what was computed and not said yet is lost."""
+        super().die()
+        self._is_computing = False
+        self._waiting = []
+        self._leader = self._repeated_at_ns = None
+
+    def _tell(self, event: _Event) -> None:
+        if self._is_computing:
+            self._waiting.append(event)
+        else:
+            super()._tell(event)
+
+    def _wake(self) -> None:
+        if not self._is_computing:
+            super()._wake()
 
     def _obey(self, commands: Sequence[ControllerCommand], core: _Core[ControllerCommand]) -> None:
         """
-        Carry out *commands*. A computation takes time, but the daemon computes beside its loop: what follows from it is late,
-        what else the controller says (its refresh above all) is not.
+        Carry out *commands*, after the time that a computation among them takes.
+
+        As in the daemon's shell, the core does nothing else meanwhile, events wait, and the last leader message is repeated.
         """
-        late = next((index for index, command in enumerate(commands) if _is_computation(command)), len(commands))
-        self._carry_out(commands[:late], core)
-        if late < len(commands):
-            delay_ns = self._simulation.plan.timing.computation_ns
-            self._queue.after(delay_ns, partial(self._carry_out, commands[late:], core))
-        self._alarm.set(core.next_wakeup_ns())
+        if not any(isinstance(command, Mark) and command.event == "routes_computed" for command in commands):
+            self._carry_out(commands, core)
+            self._alarm.set(core.next_wakeup_ns())
+            return
+        self._is_computing = True
+        plan = self._simulation.plan
+        done_at_ns = self._queue.now_ns + plan.timing.computation_ns
+        self._queue.at(done_at_ns, partial(self._computed, commands, core))
+        for at_ns in range(self._queue.now_ns, done_at_ns, plan.timers.leader_refresh_ns)[1:]:
+            self._queue.at(at_ns, partial(self._repeat_leader, core))
+
+    def _repeat_leader(self, core: _Core[ControllerCommand]) -> None:
+        if core is self._running and self._leader is not None:
+            self._send(self._leader)
+            self._repeated_at_ns = self._queue.now_ns
+
+    def _computed(self, commands: Sequence[ControllerCommand], core: _Core[ControllerCommand]) -> None:
+        if core is not self._running:
+            return
+        assert self._core is core
+        if self._repeated_at_ns is not None:
+            self._core.leader_repeated(self._repeated_at_ns)
+            self._repeated_at_ns = None
+        self._is_computing = False
+        self._carry_out(commands, core)
+        waiting, self._waiting = self._waiting, []
+        for event in waiting:
+            self._tell(event)  # waits again if one before it has started a computation
+        if not self._is_computing and core is self._running:
+            self._alarm.set(core.next_wakeup_ns())
 
     def _carry_out(self, commands: Sequence[ControllerCommand], core: _Core[ControllerCommand]) -> None:
         for command in commands:
@@ -280,6 +329,8 @@ class _Controller(_Member[ControllerCommand]):
                 case Publish():
                     if isinstance(command.message, Program):
                         self.given[command.message.node] = command.message
+                    if isinstance(command.message, Leader):
+                        self._leader = command
                     self._send(command)
                 case Subscribe() | Mark():
                     self._send(command)
@@ -470,10 +521,6 @@ class Simulation:
         self._cutters[name] -= 1
         if not self._cutters[name]:
             self.broker.heal([name])
-
-
-def _is_computation(command: ControllerCommand) -> bool:
-    return isinstance(command, Mark) and command.event == "routes_computed"
 
 
 def _controller_timers(plan: Plan) -> ControllerTimers:
