@@ -179,7 +179,10 @@ class ControllerCore:
         if not self._roster.hear_presence(presence):
             return [*self._programming.hear_installed(node, presence.installed, now_ns)] if is_online else []
         marks = self._detection.hear_presence(node, is_online=is_online)
-        return [*self._judged(marks, now_ns), *self._programming.agent_moved(node, now_ns)]
+        commands = [*self._judged(marks, now_ns), *self._programming.agent_moved(node, now_ns)]
+        if self._programming.is_plan_stale:
+            self._routes.forget()
+        return commands
 
     def _judged(self, marks: list[Mark], now_ns: int) -> list[Command]:
         if any(mark.event in ("link_down_adjudicated", "link_up_adjudicated") for mark in marks):
@@ -260,4 +263,4 @@ class ControllerCore:
         if refusal is not None:
             self._programming.hold(refusal.generation)
             return [mark, refusal.mark()]
-        return [mark, *self._programming.begin(plan.rounds, now_ns)]
+        return [mark, *self._programming.begin(plan, now_ns)]

@@ -2,8 +2,9 @@
 
 Rule 1: a round starts when every agent that must has acknowledged the one before; nobody skips the wait.
 Rule 2: every plan starts from what agents really run. What may be under way to one is overtaken in the first round.
-Rule 3: who is gone or cut off is given its program and not waited for; who does not answer is named, and later rounds wait.
-Rule 4: nothing here knows why routes changed.
+Rule 3: who is gone or cut off is given its program last and not waited for; who does not answer is named, and later rounds wait.
+Rule 4: a gone agent's node goes on forwarding as it did: additions are planned around it, and planned anew when agents come or go.
+Rule 5: nothing here knows why routes changed.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,11 +38,13 @@ class Plan:
         before: What agents run, as far as it is known; also agents that the fabric file lacks.
         after: What they should run; the same object where that is the same work.
         rounds: Who is given what, in which order.
+        held_by: The gone agents for whose sake some destinations keep next hops that are not what *after* has; empty if none do.
     """
 
     before: Mapping[NodeId, Program]
     after: Mapping[NodeId, Program]
     rounds: list[Round]
+    held_by: tuple[NodeId, ...] = ()
 
     @property
     def changed_count(self) -> int:
@@ -84,6 +87,9 @@ class Programming:
         self._last_generation = 0
         self._push: _Push | None = None
         self._is_paused = True
+        self._held_by: tuple[NodeId, ...] = ()
+        self.is_plan_stale = False
+        """Whether agents came or went so that what is left of the plan is no longer proven; plan anew."""
 
     @property
     def next_generation(self) -> int:
@@ -112,7 +118,12 @@ class Programming:
         running = self._roster.running()
         before = {node: program for node, program in running.items() if node in computed}
         after = keeping(before, computed)
-        rounds = [round_ for round_ in plan_rounds(before, after, fabric) if round_] if before else [dict(after)]
+        pinned = self._pinned(before)
+        rounds = plan_rounds(before, after, fabric, pinned) if before else [dict(after)]
+        reached = dict(before)
+        for round_ in rounds:
+            reached.update(round_)
+        is_held = any(program.digest != reached[node].digest for node, program in after.items())
         for node, program in after.items():
             agent = self._roster.agents[node]
             if not agent.open or (not agent.is_online and agent.given is program):
@@ -120,15 +131,25 @@ class Programming:
             if not rounds:
                 rounds.append({})
             rounds[0].setdefault(node, before.get(node, program))
-        return Plan(running, after, rounds)
+        return Plan(running, after, rounds, tuple(pinned) if is_held else ())
+
+    def _pinned(self, before: Mapping[NodeId, Program]) -> dict[NodeId, tuple[Program, ...]]:
+        """Return the nodes that forward without an agent, with all that they may be running."""
+        return {
+            node: (program, *(other for other in self._roster.agents[node].open if other is not program))
+            for node, program in before.items()
+            if not self._roster.agents[node].is_online and not self._is_cut_off(node)
+        }
 
     # --- pushing ------------------------------------------------------------------------------------------------------
-    def begin(self, rounds: list[Round], now_ns: int) -> Commands:
-        """Push *rounds* in this order; whatever was under way is superseded."""
+    def begin(self, plan: Plan, now_ns: int) -> Commands:
+        """Push the rounds of *plan* in their order; whatever was under way is superseded."""
         self._push = None
-        if not rounds:
-            return [self._finished()]
-        self._push = _Push(round=rounds[0], later=rounds[1:])
+        self._held_by = plan.held_by
+        self.is_plan_stale = False
+        if not plan.rounds:
+            return self._finished()
+        self._push = _Push(round=plan.rounds[0], later=plan.rounds[1:])
         return self._send_round(self._push, now_ns)
 
     def hold(self, generation: int) -> None:
@@ -169,12 +190,12 @@ class Programming:
 
     def _go_on(self, now_ns: int) -> Commands:
         push = self._push
-        if push is None or push.missing or self._is_paused:
+        if push is None or push.missing or self._is_paused or self.is_plan_stale:
             return []
         commands: Commands = [self._generation_mark("generation_acknowledged", push.generation)]
         if not push.later:
             self._push = None
-            return [*commands, self._finished()]
+            return commands + self._finished()
         push.round, push.later = push.later[0], push.later[1:]
         return commands + self._send_round(push, now_ns)
 
@@ -206,7 +227,12 @@ class Programming:
         agent = self._roster.agents[node]
         push = self._push
         if not agent.is_online:
+            if push is not None and push.later and not self._is_cut_off(node):
+                # The rounds to come were ordered for a node that follows; this one stays where it is.
+                self.is_plan_stale = True
+                return []
             return self.reconsider(now_ns)
+        self.is_plan_stale |= node in self._held_by
         commands: Commands = []
         if agent.given is not None and not self._is_paused and not _runs(agent.installed, agent.given):
             agent.give(agent.given)
@@ -264,8 +290,11 @@ class Programming:
     def _generation_mark(self, event: str, generation: int, **fields: object) -> Mark:
         return Mark(event, {"epoch": self._epoch, "generation": generation} | fields)
 
-    def _finished(self) -> Mark:
-        return self._generation_mark("restoration_finished", self._last_generation)
+    def _finished(self) -> Commands:
+        if self._held_by:
+            named = {"missing": list(self._held_by[:NAMED_MAX]), "missing_count": len(self._held_by)}
+            return [self._generation_mark("generation_incomplete", self._last_generation, **named)]
+        return [self._generation_mark("restoration_finished", self._last_generation)]
 
 
 def _runs(installed: Installed | None, program: Program) -> bool:

@@ -4,8 +4,10 @@ Rule 1: a node gains a next hop only after everything that next hop leads to has
 Rule 2: programs are read as they are; nothing here knows how they were computed.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 from erfs.fabric import Fabric
 from erfs.ids import DestinationId, NodeId, class_of, is_endpoint, lookup_order
@@ -14,8 +16,15 @@ from erfs.messages import ArmedEntry, Change, Group, Member, Program, Route, sea
 _Members = tuple[Member, ...]
 
 
+# The rank of a move that no round makes.
+_HELD: Final = 1 << 30
+
+
 def plan_rounds(
-    old: Mapping[NodeId, Program], new: Mapping[NodeId, Program], fabric: Fabric
+    old: Mapping[NodeId, Program],
+    new: Mapping[NodeId, Program],
+    fabric: Fabric,
+    pinned: Mapping[NodeId, tuple[Program, ...]] = MappingProxyType({}),
 ) -> list[dict[NodeId, Program]]:
     """
     Return the rounds in which to install *new* over *old*; a round may start when all of the previous one is installed.
@@ -29,13 +38,20 @@ def plan_rounds(
     Until its round comes, a node has the next hops that both programs name, or its old ones if there are none such. Armed changes are
     the new ones from its first round on, without what they would add for a destination that waits.
 
+    A *pinned* node keeps forwarding as it did, for nobody there can change it. Everybody else is ordered around that. A destination for which
+    the new next hops of the others and those of the pinned nodes would close a loop, or lead into a pinned node that has none, is held:
+    its next hops are only reduced, never extended, until a plan without that pinned node. A pinned node is given its own program in the
+    last round, so that it may return at any time.
+
     Args:
         old: What runs now. A node without an entry forwards nothing. If it is empty nothing forwards anywhere yet, so one round will do.
         new: What shall run. A node without an entry keeps its old program.
         fabric: Tells switches, which forward, from endpoints, where a packet has arrived.
+        pinned: Nodes whose agent is gone while the node forwards, each with the programs it may be running.
 
     Returns:
-        Only nodes whose program changes are in a round; the last program a node gets is that of *new*. Empty if nothing changes.
+        Only nodes whose program changes are in a round; the last program a node gets is that of *new*, but for destinations that are held.
+        Empty if nothing changes.
 
     Cost: O(changed nodes x routes + changed destinations x links). Source: ordered updates as in RFC 6976, section 4, turned
     destination first.
@@ -46,7 +62,12 @@ def plan_rounds(
     if not old:
         return [{node: new[node] for node in changed}]
     interned: dict[tuple[tuple[str, int], ...], _Members] = {}
-    ranks = _Ranks(_Tables(old, interned), _Tables({**old, **new}, interned), changed, fabric)
+    variants = max(map(len, pinned.values()), default=0)
+    stuck = [
+        _Tables({node: programs[index] for node, programs in pinned.items() if index < len(programs)}, interned)
+        for index in range(variants)
+    ]
+    ranks = _Ranks(_Tables(old, interned), _Tables({**old, **new}, interned), changed, fabric, frozenset(pinned), stuck)
     rounds: list[dict[NodeId, Program]] = []
     given = {node: old[node].digest for node in changed if node in old}
     for number in range(ranks.highest() + 1):
@@ -136,9 +157,19 @@ class _Move:
 class _Ranks:
     """Which node may change which destination in which round."""
 
-    def __init__(self, old: _Tables, new: _Tables, changed: Iterable[NodeId], fabric: Fabric) -> None:
+    def __init__(
+        self,
+        old: _Tables,
+        new: _Tables,
+        changed: Iterable[NodeId],
+        fabric: Fabric,
+        pinned: frozenset[NodeId],
+        stuck: Sequence[_Tables],
+    ) -> None:
         self._old = old
         self._new = new
+        self._pinned = pinned
+        self._stuck = stuck
         self._changed = tuple(changed)
         self._fabric = fabric
         self._moves: dict[NodeId, dict[DestinationId, _Move]] = {node: {} for node in self._changed}
@@ -147,7 +178,8 @@ class _Ranks:
 
     def highest(self) -> int:
         """Return the number of the last round."""
-        return max((move.rank for moves in self._moves.values() for move in moves.values()), default=0)
+        ranks = (move.rank for moves in self._moves.values() for move in moves.values())
+        return max((rank for rank in ranks if rank != _HELD), default=0)
 
     def moves(self, node: NodeId, number: int) -> bool:
         """Return whether *node* changes in round *number*."""
@@ -238,8 +270,10 @@ class _Ranks:
     def _rank(self, destination: DestinationId, touched: set[NodeId]) -> None:
         """Work out the moves towards *destination* of the nodes *touched*; nobody else changes."""
         closed: dict[NodeId, int] = {}
+        exploring: set[NodeId] = set()
         ranks: dict[NodeId, int] = {}
         emptied: set[NodeId] = set()
+        is_held = False
 
         def own_rank(node: NodeId) -> int:
             if self._old.members(node, destination) and not self._new.members(node, destination):
@@ -251,16 +285,22 @@ class _Ranks:
 
         def closed_rank(node: NodeId) -> int:
             """Return the round after which *node* and all it leads to have their new routes."""
+            nonlocal is_held
             found = closed.get(node)
             if found is not None:
+                # New routes alone never loop; with the old ones of a pinned node they may.
+                is_held |= node in exploring
                 return found
-            closed[node] = 0  # an endpoint has arrived; and should the new routes loop, the recursion must not
+            closed[node] = 0  # an endpoint has arrived
             if self._fabric.nodes[node].is_switch:
-                closed[node] = max([rank(node), *(closed_rank(far) for far in self._new.far_ends(node, destination))])
+                exploring.add(node)
+                is_held |= self._is_stuck_dry(node, destination)
+                closed[node] = max([rank(node), *(closed_rank(far) for far in self._leads_to(node, destination))])
+                exploring.remove(node)
             return closed[node]
 
         def rank(node: NodeId) -> int:
-            if node not in touched:
+            if node not in touched or node in self._pinned:
                 return 0
             found = ranks.get(node)
             if found is None:
@@ -268,17 +308,42 @@ class _Ranks:
             return found
 
         for node in sorted(touched):
-            rank(node)
+            ranks[node] = rank(node)
+            if (
+                node in self._pinned
+                and self._old.members(node, destination)
+                and not self._new.members(node, destination)
+            ):
+                emptied.add(node)
         moving: dict[NodeId, _Members] = {}
         for node in sorted(touched):
             before, after = self._old.members(node, destination), self._new.members(node, destination)
             if before != after or ranks[node]:
                 kept = {member.port for member in before}
                 moving[node] = tuple(member for member in after if member.port in kept) or before
-        others = [ranks[node] for node in moving if node not in emptied]
+        others = [ranks[node] for node in moving if node not in emptied and node not in self._pinned]
         last = 1 + max(others) if others else 0
         for node, waiting in moving.items():
-            self._moves[node][destination] = _Move(last if node in emptied else ranks[node], waiting)
+            own = ranks[node]
+            if is_held:
+                own = _HELD
+            elif node in self._pinned and self._gains(node, destination):
+                own = max(last, 1)
+            elif node in emptied:
+                own = last
+            self._moves[node][destination] = _Move(own, waiting)
+
+    def _leads_to(self, node: NodeId, destination: DestinationId) -> set[NodeId]:
+        """Return whom *node* may send to once all who can have their new routes."""
+        if node not in self._pinned:
+            return self._new.far_ends(node, destination)
+        return {far for tables in self._stuck for far in tables.far_ends(node, destination)}
+
+    def _is_stuck_dry(self, node: NodeId, destination: DestinationId) -> bool:
+        """Return whether *node* is pinned without a next hop where its new routes would have one."""
+        if node not in self._pinned or not self._new.members(node, destination):
+            return False
+        return any(not tables.members(node, destination) for tables in self._stuck if node in tables.programs)
 
 
 def _without_adds(entry: ArmedEntry, waiting: set[DestinationId]) -> ArmedEntry:

@@ -192,7 +192,7 @@ def test_answers_that_keep_coming_put_the_retry_off(kit, leaf_spine) -> None:  #
     assert [program.node for program in kit.pushed(bench.wait(800 * MS))] == [first[-1].node]
 
 
-def test_an_agent_that_goes_is_no_longer_waited_for(kit, fat_tree) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_left_is_planned_around_an_agent_that_goes(kit, fat_tree) -> None:  # type: ignore[no-untyped-def]
     bench = kit.bench(fat_tree)
     bench.lead()
     bench.mute = {"core0-0"}
@@ -200,7 +200,7 @@ def test_an_agent_that_goes_is_no_longer_waited_for(kit, fat_tree) -> None:  # t
     assert kit.marks(bench.wait(20 * MS), "restoration_finished") == []
     said = bench.hear(bench.presence("core0-0", "gone"))
     events = [mark.event for mark in kit.marks(said)]
-    assert (events[0], events[-1]) == ("generation_acknowledged", "restoration_finished")
+    assert (events[0], events[-1]) == ("routes_computed", "restoration_finished")
 
 
 def test_an_old_last_will_takes_no_new_agent_away(kit, fat_tree) -> None:  # type: ignore[no-untyped-def]
@@ -385,3 +385,22 @@ def test_no_round_starts_while_it_is_in_doubt_who_leads(kit, fat_tree) -> None: 
     said = bench.wait(1 * SECOND)
     assert {program.epoch for program in kit.pushed(said)} == {5}
     assert kit.marks(said)[-1].event == "restoration_finished"
+
+
+def test_a_destination_held_for_a_gone_agent_is_planned_anew_when_it_returns(kit, fat_tree) -> None:  # type: ignore[no-untyped-def]
+    """The cable is back while the agent of its upper end is gone: nobody sends over that switch until its agent is there."""
+    bench = kit.bench(fat_tree)
+    bench.lead()
+    link = bench.link("pod0-agg0", "pod0-edge0")
+    bench.fail(link)
+    bench.wait(20 * MS)
+    bench.mute = {"pod0-agg0"}
+    bench.hear(bench.presence("pod0-agg0", "gone"))
+    said = bench.repair(link) + bench.wait(20 * MS)
+    assert kit.marks(said)[-1].event == "generation_incomplete"
+    assert kit.marks(said)[-1].fields["missing"] == ["pod0-agg0"]
+
+    bench.mute = set()
+    said = bench.hear(bench.presence("pod0-agg0", incarnation=2))
+    assert kit.marks(said)[-1].event == "restoration_finished"
+    assert "pod0-agg0" in {program.node for program in kit.pushed(said)}
