@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from erfs.fabric import Fabric
-from erfs.ids import DestinationId, NodeId, class_of, is_endpoint, lookup_order
+from erfs.ids import EVERYTHING, DestinationId, NodeId, class_of, is_endpoint, lookup_order
 from erfs.messages import ArmedEntry, Change, Group, Member, Program, Route, sealed
 
 _Members = tuple[Member, ...]
@@ -279,7 +279,8 @@ class _Ranks:
             if self._old.members(node, destination) and not self._new.members(node, destination):
                 emptied.add(node)
                 return 0
-            if not self._gains(node, destination):
+            # An endpoint with one way out for everything has nothing to wait for: its switch forwards already.
+            if destination == EVERYTHING or not self._gains(node, destination):
                 return 0
             return 1 + max(closed_rank(far) for far in self._new.far_ends(node, destination))
 
@@ -321,6 +322,9 @@ class _Ranks:
             if before != after or ranks[node]:
                 kept = {member.port for member in before}
                 moving[node] = tuple(member for member in after if member.port in kept) or before
+            elif is_endpoint(destination):
+                # It stays as it is, which takes a route of its own while its class waits with another one.
+                self._moves[node][destination] = _Move(0, after)
         others = [ranks[node] for node in moving if node not in emptied and node not in self._pinned]
         last = 1 + max(others) if others else 0
         for node, waiting in moving.items():

@@ -71,6 +71,8 @@ def tangle(random: Random) -> Fabric:
     for index, switch in enumerate(switches):
         if index < 2 or random.random() < 0.4:
             draft.host(f"h{index}", switch)
+    for index in range(random.randint(0, 3)):
+        draft.host(f"m{index}", *random.sample(switches[:4], 2))
     return draft.fabric()
 
 

@@ -12,7 +12,7 @@ from erfs.generators import generate
 from erfs.ids import DestinationId, LinkId, NodeId
 from erfs.messages import Group, Member, Program, content_digest, sealed
 from erfs.paths import Topology, compute, plan_rounds
-from tests.paths.fabrics import fabrics, fates, loops_in, tables_of, tangle
+from tests.paths.fabrics import Draft, fabrics, fates, loops_in, tables_of, tangle
 
 ALL_UP: frozenset[LinkId] = frozenset()
 
@@ -189,6 +189,70 @@ def test_a_node_that_waits_leaves_what_it_will_not_use_any_more_at_once() -> Non
     rounds = plan_rounds(old, new, fabric)
     given = [spines(program) for program in (old[leaf], *(turn[leaf] for turn in rounds if leaf in turn))]
     assert given == [["spine0", "spine1"], ["spine1"], ["spine1", "spine2"]]
+
+
+def test_an_endpoint_apart_from_its_class_keeps_its_own_way_while_the_class_waits() -> None:
+    """
+    m1 lost s1, so s0 sends to it by s2, apart from its class; then s0-s1 goes and the class takes that way too.
+
+    Found by a search: until the class got there, m1 fell back on the class's old way, and s0 and s1 sent to each other.
+    """
+    draft = Draft()
+    s0, s1, s2, s3 = (draft.switch(f"s{index}") for index in range(4))
+    direct = draft.cable(s0, s1)
+    draft.cable(s0, s2)
+    draft.cable(s2, s3)
+    draft.host("h0", s0)
+    draft.host("m0", s1, s3)
+    astray = draft.host("m1", s1, s3)
+    fabric = draft.fabric()
+    lost = next(link.id for link in fabric.links_of[astray] if link.far_end(astray).node == s1)
+    topology = Topology(fabric)
+    old = compute(topology, unusable=frozenset({lost}), is_protecting=False).programs
+    new = compute(topology, unusable=frozenset({lost, direct}), is_protecting=False).programs
+    state = dict(old)
+    for programs in plan_rounds(old, new, fabric):
+        for node in programs:
+            tables = tables_of({**state, node: programs[node]})
+            assert fates(fabric, tables, NodeId("h0"), astray, lambda link: link != lost) == {"delivered"}
+        state.update(programs)
+
+
+def test_an_endpoint_that_loses_its_last_usable_links_is_never_without_a_route() -> None:
+    """They may work all the same, and then nothing is lost: it changes from a route per class to one for everything at once."""
+    fabric = generate("leaf-spine", {"leaves": 2, "spines": 2, "hosts_per_leaf": 1, "attachments": 2})
+    topology = Topology(fabric)
+    host = fabric.endpoints[0].id
+    old = compute(topology, unusable=ALL_UP, is_protecting=False).programs
+    new = compute(topology, unusable=frozenset(link.id for link in fabric.links_of[host]), is_protecting=False).programs
+    given = [turn[host] for turn in plan_rounds(old, new, fabric) if host in turn]
+    assert given == [new[host]]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_change_between_working_states_of_a_tangle_loses_nothing(seed: int) -> None:
+    random = Random(seed)
+    fabric = tangle(random)
+    links = sorted(fabric.links)
+    few = frozenset(random.sample(links, random.randint(0, 3)))
+    states = [few, few | frozenset(random.sample(links, random.randint(1, 3)))]
+    random.shuffle(states)
+    topology = Topology(fabric)
+    old, new = (compute(topology, unusable=state, is_protecting=False).programs for state in states)
+    pairs = [(one, other) for one in fabric.destination_of for other in fabric.destination_of if one != other]
+
+    def served(programs: Mapping[NodeId, Program]) -> set[tuple[NodeId, NodeId]]:
+        tables = tables_of(programs)
+        return {pair for pair in pairs if fates(fabric, tables, *pair, lambda link: link not in few) == {"delivered"}}
+
+    both = served(old) & served(new)
+    installed = dict(old)
+    for programs in plan_rounds(old, new, fabric):
+        for node in programs:
+            state = {**installed, node: programs[node]}
+            assert loops_in(fabric, tables_of(state)) == []
+            assert served(state) >= both
+        installed.update(programs)
 
 
 def test_a_node_without_a_new_program_keeps_its_old_one() -> None:
