@@ -235,6 +235,10 @@ class Programming:
         self.is_plan_stale |= node in self._held_by
         commands: Commands = []
         if agent.given is not None and not self._is_paused and not _runs(agent.installed, agent.given):
+            if agent.given.epoch < self._epoch:
+                # An earlier reign left it. It is right still, but an agent that has heard of this reign takes nothing older.
+                self._last_generation += 1
+                agent.given = self._stamped(agent.given, self._last_generation)
             agent.give(agent.given)
             commands.append(self._publish(agent.given))
             if push is not None and push.round.get(node) is agent.given and self._must_acknowledge(node):

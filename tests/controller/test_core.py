@@ -57,6 +57,25 @@ def test_a_successor_adopts_programs_that_are_right_and_pushes_nothing(kit, fat_
     ]
 
 
+def test_an_agent_that_returns_under_a_successor_is_given_its_program_in_the_new_epoch(kit, fat_tree) -> None:  # type: ignore[no-untyped-def]
+    """What the predecessor had left for it is right still, but agents refuse what is older than the reign they know."""
+    bench = kit.bench(fat_tree)
+    bench.lead()
+    bench.mute = {"core0-0"}
+    bench.hear(bench.presence("core0-0", "gone"))
+    bench.fail(bench.link("core0-0", "pod0-agg0"))
+    bench.wait(100 * MS)
+    left = bench.topics["core0-0"]
+    successor = bench.succeed()
+    successor.lead(successor.agents - {"core0-0"})
+
+    successor.mute = set()
+    (given,) = kit.pushed(successor.hear(successor.presence("core0-0", incarnation=2)))
+
+    assert (given.node, given.digest) == ("core0-0", left.digest)
+    assert (left.epoch, given.epoch) == (1, 2)
+
+
 def test_a_successor_knows_right_programs_by_their_digest_alone(kit, leaf_spine) -> None:  # type: ignore[no-untyped-def]
     """The broker lost its memory; agents say which digest they run."""
     first = kit.bench(leaf_spine)
