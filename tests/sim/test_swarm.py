@@ -1,6 +1,8 @@
 """Random faults on small fabrics of every kind: no loop at any instant, and in the end everything is as after a fresh start."""
 
+import itertools
 import random
+from functools import cache
 
 import pytest
 
@@ -8,7 +10,7 @@ from erfs.fabric import Fabric
 from erfs.faults import Fault, FaultKind
 from erfs.generators import generate
 from erfs.units import MS, SECOND
-from tests.sim.runs import MEASURE_FROM_NS, plan_on, run
+from tests.sim.runs import MEASURE_FROM_NS, Tables, plan_on, run
 
 FABRICS = {
     "fat-tree": {"k": 4},
@@ -18,7 +20,16 @@ FABRICS = {
     "dragonfly": {"switches_per_group": 3, "hosts_per_switch": 1, "global_links_per_switch": 1},
     "torus": {"dims": [3, 4], "hosts_per_switch": 1},
 }
-SEEDS = range(8)
+SEEDS = range(1, 5)
+TAUGHT = {
+    # While an agent is gone its switch forwards as before: nobody may be sent through it as if it had followed.
+    ("torus", 0),
+    ("torus", 37),
+    ("dragonfly", 13),
+    ("dragonfly", 14),
+    # An agent that returns under a successor refuses what the predecessor had left for it.
+    ("leaf-spine", 23),
+}
 FAULTS_END_NS = 6 * SECOND
 LASTS_NS = 14 * SECOND
 
@@ -43,8 +54,12 @@ def random_faults(fabric: Fabric, rng: random.Random) -> tuple[Fault, ...]:
     return tuple(sorted(found, key=lambda fault: fault.at_ns))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("kind", sorted(FABRICS))
+@cache
+def tables_when_new(kind: str) -> Tables:
+    return run(plan_on(fabric_of(kind), lasts_ns=2 * SECOND)).tables
+
+
+@pytest.mark.parametrize(("kind", "seed"), sorted({*TAUGHT, *itertools.product(FABRICS, SEEDS)}))
 def test_no_loop_ever_and_as_good_as_new_in_the_end(kind: str, seed: int) -> None:
     fabric = fabric_of(kind)
     faults = random_faults(fabric, random.Random(f"{kind} {seed}"))
@@ -53,5 +68,4 @@ def test_no_loop_ever_and_as_good_as_new_in_the_end(kind: str, seed: int) -> Non
 
     assert not ran.of("loops_changed", "steady_state_missed", "fault_not_effective", "fault_not_ended")
     assert ran.of("measurement_finished") == [(LASTS_NS, {"flows_below_full": 0})]
-    fresh = run(plan_on(fabric, lasts_ns=2 * SECOND))
-    assert ran.tables == fresh.tables
+    assert ran.tables == tables_when_new(kind)
