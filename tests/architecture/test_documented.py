@@ -66,3 +66,30 @@ def test_the_documented_example_is_accepted(heading: str, program: str, tmp_path
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
+    """Simulated time is the same everywhere, so the sample output can be held to the letter."""
+    block = re.search(r"\$ make demo\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert block is not None
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "erfs",
+            "run",
+            "scenarios/library/single-link.yaml",
+            "--seed",
+            "1",
+            "--out",
+            str(tmp_path / "demo"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = [line.rstrip() for line in done.stdout.splitlines() if line.strip()]
+    assert printed[:-1] == block[1].splitlines()[:-1]
