@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -37,7 +38,11 @@ def journal_of(tmp_path_factory: pytest.TempPathFactory) -> JournalOf:
         program = (sys.executable, "-c", "from erfs.cli.main import main; main()")
         arguments = ("run", "everything.yaml", "--seed", str(seed), "--out", str(out))
         done = subprocess.run(
-            (*program, *arguments), cwd=folder, env={"PYTHONHASHSEED": hash_seed}, capture_output=True, text=True
+            (*program, *arguments),
+            cwd=folder,
+            env=os.environ | {"PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
         )
         assert done.returncode in (0, 1, 2), done.stderr
         return (out / "journal.jsonl").read_bytes()
