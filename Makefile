@@ -28,8 +28,8 @@ check: $(STAMP)
 test: $(STAMP)
 	tests/install-mosquitto
 	PYTHONHASHSEED=0 $(BIN)/pytest -q -n 2 -m "not live" tests
-	PYTHONHASHSEED=1 $(BIN)/pytest -q tests -m live
-	PYTHONHASHSEED=1 $(BIN)/pytest -q -n 2 -m "not live" tests/paths tests/agent tests/controller
+	PYTHONHASHSEED=1 $(BIN)/pytest -q -n 2 -m "not live" tests/agent tests/controller tests/golden
+	PYTHONHASHSEED=1 $(BIN)/pytest -q -m live tests
 
 quick: $(STAMP)
 	$(BIN)/pytest -q -n 2 -m "not live and not mosquitto" tests --ignore tests/bus --ignore tests/sim
@@ -40,6 +40,9 @@ sim: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m erfs_scenario.schema_files
 	git diff --exit-code -- scenarios/erfs_scenario docs
+
+golden-update: $(STAMP)
+	GOLDEN_UPDATE=1 $(BIN)/pytest -q tests/golden
 
 clean:
 	rm -rf $(VENV) out
