@@ -181,7 +181,7 @@ class ControllerCore:
         marks = self._detection.hear_presence(node, is_online=is_online)
         commands = [*self._judged(marks, now_ns), *self._programming.agent_moved(node, now_ns)]
         if self._programming.is_plan_stale:
-            self._routes.forget()
+            self._routes.plan_anew(now_ns)
         return commands
 
     def _judged(self, marks: list[Mark], now_ns: int) -> list[Command]:

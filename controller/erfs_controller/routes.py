@@ -1,6 +1,7 @@
 """When to compute, and with what. How to compute is `erfs.paths`' business.
 
-Rule 1: a computation is wanted when the set of unusable links is no longer the one computed for, and for nothing else.
+Rule 1: a computation is wanted when the set of unusable links is no longer the one computed for, or when its rounds no longer fit
+the agents that are there, and for nothing else.
 Rule 2: bad news and good news are joined for a while, never longer than the debounce maximum.
 
 Why a changed *fact* alone starts nothing. A fact testifies to a link that both ends' evidence has already made unusable; a program
@@ -26,6 +27,7 @@ class Routes:
         self._timers = timers
         self._topology = Topology(fabric)
         self._computed_for: frozenset[LinkId] | None = None
+        self._is_stale = False
         self._wanted_since_ns: int | None = None
         self._due_at_ns: int | None = None
 
@@ -37,6 +39,11 @@ class Routes:
     def forget(self) -> None:
         """Compute at the next occasion, whatever was computed before."""
         self._computed_for = None
+
+    def plan_anew(self, now_ns: int) -> None:
+        """What was computed stands, but its rounds don't: compute soon, with the debounce of bad news, for agents come and go in crowds."""
+        self._is_stale = True
+        self.news(now_ns)
 
     def news(self, now_ns: int) -> None:
         """A link's state changed: compute soon. The first news waits the minimum, each further one starts it anew, up to the maximum."""
@@ -53,7 +60,7 @@ class Routes:
         """Return whether to compute now; a debounce that ends where it began asks for nothing."""
         if self._computed_for is None:
             return True
-        return self._is_quiet(now_ns) and unusable != self._computed_for
+        return self._is_quiet(now_ns) and (self._is_stale or unusable != self._computed_for)
 
     def settle(self, now_ns: int) -> None:
         """End a debounce that is over: what it asked for has been computed, or it asked for nothing."""
@@ -66,6 +73,7 @@ class Routes:
     def compute(self, unusable: frozenset[LinkId], facts: tuple[FactRef, ...]) -> ProgramSet:
         """Return the programs for the fabric without the *unusable* links. Cost: that of `erfs.paths.compute`."""
         self._computed_for = unusable
+        self._is_stale = False
         return compute(self._topology, unusable=unusable, facts=facts, is_protecting=self._timers.is_protecting)
 
 

@@ -82,9 +82,9 @@ def test_without_protection_a_failure_waits_for_the_controller(
 ) -> None:
     faults = (
         fault("headless", FaultKind.CONTROLLER_KILL, 100, 1000),
-        fault("cut", FaultKind.LINK_DOWN, 400, 5000, link=CORE_LINK),
+        fault("cut", FaultKind.LINK_DOWN, 400, 8000, link=CORE_LINK),
     )
-    plan = plan_on(fat_tree, *faults, lasts_ns=4500 * MS, is_protecting=False)
+    plan = plan_on(fat_tree, *faults, lasts_ns=7500 * MS, is_protecting=False)
 
     ran = run(plan, tmp_path_factory.mktemp("unprotected"), f"127.0.0.1:{broker.port}")
 
