@@ -273,6 +273,7 @@ class _Ranks:
         exploring: set[NodeId] = set()
         ranks: dict[NodeId, int] = {}
         emptied: set[NodeId] = set()
+        dead_ends: set[NodeId] = set()
         is_held = False
 
         def own_rank(node: NodeId) -> int:
@@ -297,6 +298,9 @@ class _Ranks:
                 exploring.add(node)
                 is_held |= self._is_stuck_dry(node, destination)
                 closed[node] = max([rank(node), *(closed_rank(far) for far in self._leads_to(node, destination))])
+                if node in emptied:
+                    # The new routes lead here and no farther, to an endpoint that is cut off: here it has to end at once.
+                    dead_ends.add(node)
                 exploring.remove(node)
             return closed[node]
 
@@ -333,7 +337,7 @@ class _Ranks:
                 own = _HELD
             elif node in self._pinned and self._gains(node, destination):
                 own = max(last, 1)
-            elif node in emptied:
+            elif node in emptied - dead_ends:
                 own = last
             self._moves[node][destination] = _Move(own, waiting)
 

@@ -182,7 +182,10 @@ class _Pruning:
         lateral: Bits = from_source[:, None] & (there != UNREACHABLE)
         if not self.situation.topology.is_valley_free:
             is_smaller = ~from_source & (mesh.target < mesh.source)
-            lateral |= is_smaller[:, None] & (there == here) & (here != UNREACHABLE) & (here != 0)
+            beside = is_smaller[:, None] & (there == here) & (here != UNREACHABLE) & (here != 0)
+            # What a class adds its endpoints add as well, and a stray one has another order of the nodes than its class.
+            beside[:, [target.class_column for target in self.situation.targets if target.strays]] = False
+            lateral |= beside
         lateral &= ~self.is_member
         return lateral if lateral.any() else None
 

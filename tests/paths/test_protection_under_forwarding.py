@@ -343,6 +343,36 @@ def test_no_mixture_of_two_generations_under_any_facts_loops(data: st.DataObject
         state.update(programs)
 
 
+@pytest.mark.parametrize("seed", range(120))
+def test_no_mixture_of_two_generations_of_a_tangle_loops(seed: int) -> None:
+    """
+    Endpoints that lost some or all of their attachments in one generation and have them back in the other.
+
+    Found here: what a class is armed to add looped an endpoint that goes another way than its class; and a
+    switch that forgets a cut-off endpoint last looped those who had just turned to it.
+    """
+    random = Random(seed)
+    fabric = tangle(random)
+    topology = Topology(fabric)
+    links = sorted(fabric.links)
+    access = [link for link in links if fabric.is_access(fabric.links[link])]
+    before, after = (
+        frozenset([*random.sample(links, random.randint(0, 2)), *random.sample(access, random.randint(0, 2))])
+        for _ in range(2)
+    )
+    state = dict(compute(topology, unusable=before).programs)
+    new = compute(topology, unusable=after).programs
+    for programs in plan_rounds(state, new, fabric):
+        for _ in range(3):
+            some = {node: program for node, program in programs.items() if random.random() < 0.5}
+            world = World(fabric, {**state, **some})
+            dead = [random.choice(fabric.switches).id] if random.random() < 0.3 else []
+            world.fail([*random.sample(links, random.randint(0, 3)), *(before & after)], dead)
+            hear_at_random(world, random)
+            assert loops_in(fabric, world.tables()) == []
+        state.update(programs)
+
+
 @given(st.data())
 @settings(max_examples=50, deadline=None)
 def test_a_nodes_entry_covers_its_links_entries(data: st.DataObject) -> None:
