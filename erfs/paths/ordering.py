@@ -41,7 +41,7 @@ def plan_rounds(
     A *pinned* node keeps forwarding as it did, for nobody there can change it. Everybody else is ordered around that. A destination for which
     the new next hops of the others and those of the pinned nodes would close a loop, or lead into a pinned node that has none, is held:
     its next hops are only reduced, never extended, until a plan without that pinned node. A pinned node is given its own program in the
-    last round, so that it may return at any time.
+    last round, so that it may return at any time, but without what could loop while another pinned node has not returned.
 
     Args:
         old: What runs now. A node without an entry forwards nothing. If it is empty nothing forwards anywhere yet, so one round will do.
@@ -336,7 +336,7 @@ class _Ranks:
             if is_held:
                 own = _HELD
             elif node in self._pinned and self._gains(node, destination):
-                own = max(last, 1)
+                own = _HELD if self._may_circle(node, destination) else max(last, 1)
             elif node in emptied - dead_ends:
                 own = last
             self._moves[node][destination] = _Move(own, waiting)
@@ -346,6 +346,21 @@ class _Ranks:
         if node not in self._pinned:
             return self._new.far_ends(node, destination)
         return {far for tables in self._stuck for far in tables.far_ends(node, destination)}
+
+    def _may_circle(self, node: NodeId, destination: DestinationId) -> bool:
+        """Return whether a pinned *node* with its new routes could get its packets back by another pinned one, old or new."""
+        seen: set[NodeId] = set()
+        waiting = self._new.far_ends(node, destination)
+        while waiting:
+            far = waiting.pop()
+            if far == node:
+                return True
+            if far not in seen and self._fabric.nodes[far].is_switch:
+                seen.add(far)
+                waiting |= self._new.far_ends(far, destination)
+                if far in self._pinned:
+                    waiting |= self._leads_to(far, destination)
+        return False
 
     def _is_stuck_dry(self, node: NodeId, destination: DestinationId) -> bool:
         """Return whether *node* is pinned without a next hop where its new routes would have one."""
