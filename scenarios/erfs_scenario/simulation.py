@@ -6,8 +6,10 @@ Rule 2: it decides nothing: what an agent or the controller would do is asked of
 Rule 3: time moves on only after the meter has seen the data plane of the instant that ends.
 """
 
+import gc
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -49,7 +51,24 @@ def simulate(plan: Plan, *, record: Record, on_progress: Callable[[int], None]) 
     Cost: proportional to what happens, not to the time that passes; an undisturbed fabric costs one event a second (the
     leader's refresh).
     """
-    Simulation(plan, record, on_progress).run()
+    with _rare_collections():
+        Simulation(plan, record, on_progress).run()
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """
+    Let Python look for unreachable cycles less often meanwhile.
+
+    A fabric of thousands of nodes is millions of objects that live to the end, and each full collection visits all of them: with the
+    interpreter's defaults that was 12 of 41 s for 666 switches and 3,675 endpoints. Memory stayed the same.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(200_000, 50, 1_000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 _Event = Delivered | BusConnected | BusLost | TimerFired
