@@ -9,7 +9,7 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
@@ -20,6 +20,7 @@ import structlog
 from erfs.aio import edge
 from erfs.aio.config import load
 from erfs.aio.logs import set_up_logs
+from erfs.aio.loop import loop_factory
 from erfs.aio.mqtt import MqttBus
 from erfs.errors import ConfigError
 from erfs.ids import DestinationId, NodeId
@@ -86,7 +87,7 @@ def main() -> None:
         )
         return
     set_up_logs(settings.log.level)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(settings, arguments.config))
 
 
@@ -96,14 +97,6 @@ def _load(path: Path) -> AgentSettings:
     settings.bus.secret()
     settings.bus.tls_context()
     return settings
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 class _OwnPlane:

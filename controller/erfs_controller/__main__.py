@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
@@ -21,6 +20,7 @@ import structlog
 from erfs.aio import edge
 from erfs.aio.config import load
 from erfs.aio.logs import set_up_logs
+from erfs.aio.loop import loop_factory
 from erfs.aio.mqtt import MqttBus
 from erfs.errors import ConfigError, FabricError
 from erfs.fabric import Fabric
@@ -89,7 +89,7 @@ def main() -> None:
             sys.stdout.write(f"{arguments.config}: good: {settings.fabric} ({counts}), bus {brokers}\n")
             return
         set_up_logs(settings.log.level)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(settings, fabric, arguments.config))
     except (ConfigError, FabricError) as error:
         sys.stderr.write(f"{error}\n")
@@ -111,14 +111,6 @@ def _load(path: Path) -> ControllerSettings:
 def _load_fabric(settings: ControllerSettings) -> Fabric:
     """Read the fabric file. Raises ConfigError or FabricError."""
     return load_fabric(settings.fabric).fabric
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 async def _serve(settings: ControllerSettings, fabric: Fabric, path: Path) -> None:

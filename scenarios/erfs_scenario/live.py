@@ -23,6 +23,7 @@ from typing import Final
 
 from erfs.aio import edge
 from erfs.aio.logs import set_up_logs
+from erfs.aio.loop import loop_factory
 from erfs.aio.mqtt import BusSettings, MqttBus
 from erfs.errors import ErfsError
 from erfs.exporters import write_fabric
@@ -88,7 +89,7 @@ def run_live(
     live = _Live(plan, record, on_progress, out.absolute(), broker)
     out.mkdir(parents=True, exist_ok=True)
     try:
-        with _logs_in(out / "agents.log"), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with _logs_in(out / "agents.log"), asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_until_terminated(live.run()))
     except BaseExceptionGroup as group:
         # A task group wraps what ended it; callers want the one thing that went wrong first.
@@ -135,14 +136,6 @@ async def _until_terminated(run: Coroutine[None, None, None]) -> None:
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
         signal.signal(signal.SIGTERM, before)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 class _Agent:

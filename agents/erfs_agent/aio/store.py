@@ -4,12 +4,12 @@ Rule 1: after a power cut the file is the old state or the new one, never a mixt
 Rule 2: a damaged file is told and set aside; the agent starts without it.
 """
 
-import os
 from pathlib import Path
 from typing import Protocol
 
 from pydantic import ValidationError
 
+from erfs.aio.files import replace_file
 from erfs.errors import ConfigError, Problem
 from erfs_agent.state import AgentState
 
@@ -56,19 +56,7 @@ class FileStore:
 
     def save(self, state: AgentState) -> None:
         """Keep *state*."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.path.with_name(self.path.name + ".new")
-        with fresh.open("wb") as file:
-            file.write(state.model_dump_json().encode())
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            # The rename itself must survive a power cut too.
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_file(self.path, state.model_dump_json().encode())
 
 
 class MemoryStore:

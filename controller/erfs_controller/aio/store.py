@@ -5,9 +5,9 @@ Rule 2: a damaged file is an error to look at: to start again from 0 could lead 
 """
 
 import json
-import os
 from pathlib import Path
 
+from erfs.aio.files import replace_file
 from erfs.errors import ConfigError, Problem
 
 
@@ -44,16 +44,4 @@ class EpochStore:
 
     def save(self, epoch: int) -> None:
         """Keep *epoch*; durable when this returns. Raises OSError."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.path.with_name(self.path.name + ".new")
-        with fresh.open("wb") as file:
-            file.write(json.dumps({"epoch": epoch}).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            # The rename itself must survive a power cut too.
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_file(self.path, json.dumps({"epoch": epoch}).encode() + b"\n")

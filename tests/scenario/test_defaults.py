@@ -1,0 +1,16 @@
+"""The referee may not import the controller or the agents, so it names their timers again: the same numbers."""
+
+from dataclasses import asdict
+
+from erfs_agent.core import AgentTimers
+from erfs_controller.timers import ControllerTimers
+from erfs_scenario.plan import Timers
+
+
+def test_a_simulation_runs_with_the_timers_of_the_daemons() -> None:
+    own = asdict(Timers())
+    theirs = asdict(ControllerTimers()) | asdict(AgentTimers())
+    differing = {name for name in own if own[name] != theirs[name]}
+    # Unchanged periodic reports carry nothing and cost no event in simulation.
+    assert differing == {"health_interval_ns"}
+    assert own.keys() | {"is_protecting"} == theirs.keys()
