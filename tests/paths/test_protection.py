@@ -98,6 +98,18 @@ def test_the_access_link_of_an_endpoint_on_two_leaves_moves_that_endpoint_only()
     }
 
 
+def test_an_endpoint_that_goes_another_way_than_its_class_is_protected_on_its_own() -> None:
+    """It lost leaf0, so a spine that loses leaf1 is dead for it, and not for its class: leaf0 drops that spine for it alone."""
+    draft, links = leaf_spine_by_hand()
+    both = draft.host("both", NodeId("leaf0"), NodeId("leaf1"))
+    fabric = draft.fabric()
+    lost = next(link.id for link in fabric.links_of[both] if link.far_end(both).node == "leaf0")
+    programs = compute(Topology(fabric), unusable=frozenset({lost})).programs
+    link = links["leaf1-spine0"]
+    assert steps_of(entries_of(programs[NodeId("leaf0")])[link]) == [(("@leaf0+leaf1/both", "@leaf1"), ("p1",), ())]
+    assert steps_of(entries_of(programs[NodeId("leaf2")])[link]) == [(("@leaf0+leaf1/both", "@leaf1"), ("p1",), ())]
+
+
 def test_a_single_homed_access_link_arms_nothing_and_is_counted() -> None:
     draft, _ = leaf_spine_by_hand()
     fabric = draft.fabric()
