@@ -56,14 +56,15 @@ class Kind(Enum):
     SOURCE = "source"  # an access link, seen by the endpoint that sends over it
     DELIVERY = "delivery"  # an access link, seen by everybody who sends to that endpoint
     NODE = "node"
+    SRLG = "srlg"  # links that share a risk, failing together
 
 
 class Failure(NamedTuple):
     """
     One failure, or one template of many like it.
 
-    *subject* is the topology's trunk, the mesh's link-end (SOURCE), the switch (NODE), or the target (DELIVERY, with the *switch* that
-    cannot deliver any more).
+    *subject* is the topology's trunk, the mesh's link-end (SOURCE), the switch (NODE), the target (DELIVERY, with the *switch* that
+    cannot deliver any more), or the place in the fabric's sorted shared-risk groups (SRLG).
     """
 
     kind: Kind
