@@ -11,10 +11,11 @@ import numpy as np
 
 from erfs.ids import DestinationId, NodeId
 from erfs.messages import ArmedEntry
+from erfs.paths.bits import Indices
 from erfs.paths.mint import Changes, Mint, Witnesses
 from erfs.paths.protection import Armory, Failure, Kind, Rows
 from erfs.paths.situation import Situation
-from erfs.paths.topology import Access, Indices
+from erfs.paths.topology import Access
 
 
 class Armed(NamedTuple):

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erfs.ids import DestinationId, NodeId
+from erfs.paths.bits import Bits, Indices
 from erfs.paths.next_hops import UNREACHABLE, count_by_source, reaches
 from erfs.paths.situation import Situation, pair_starts
-from erfs.paths.topology import Bits, Indices
 
 Counts = NDArray[np.int32]
 Words = NDArray[np.uint64]
@@ -134,7 +134,7 @@ class _Pruning:
     def __init__(self, situation: Situation) -> None:
         self.situation = situation
         self.mesh = mesh = situation.mesh
-        self.is_member = situation.hops.is_member
+        self.is_member = situation.is_member
         self.target_count = len(situation.targets)
         self.is_lateral = self._laterals()
         self.is_choice = self.is_member if self.is_lateral is None else self.is_member | self.is_lateral
@@ -187,7 +187,7 @@ class _Pruning:
             # What a class adds its endpoints add as well, and a stray one has another order of the nodes than its class.
             beside[:, [target.class_column for target in self.situation.targets if target.strays]] = False
             lateral |= beside
-        lateral &= ~self.is_member
+        lateral &= ~self.is_member & self.situation.hops.usable[:, None]
         return lateral if lateral.any() else None
 
     # --- failures --------------------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ class _Pruning:
         groups, group_of = np.unique(
             self._key(Triples(found.failure, mesh.source[found.place], found.target)), return_inverse=True
         )
-        nearest = np.full(len(groups), UNREACHABLE, dtype=np.int16)
+        nearest = np.full(len(groups), UNREACHABLE, dtype=np.int32)
         np.minimum.at(nearest, group_of, reach_by)
         return self._together(_select(found, reach_by == nearest[group_of]))
 
@@ -474,7 +474,7 @@ class _Pruning:
     def _works_under(self, failures: Indices) -> Bits:
         """Return, link-ends x failures, which link-ends still work."""
         mesh = self.mesh
-        works: Bits = self.end_failure[:, None] != failures
+        works: Bits = self.situation.hops.usable[:, None] & (self.end_failure[:, None] != failures)
         works &= (self.first_node + mesh.target)[:, None] != failures
         works &= (self.first_node + mesh.source)[:, None] != failures
         return works

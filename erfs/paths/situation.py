@@ -1,18 +1,24 @@
-"""What is left of a topology when some links are unusable: the graph to route on, and the destinations to route to.
+"""What is left of a topology when some links are unusable: the destinations to route to, and the next hops.
 
 Rule 1: a destination class never changes with state; an endpoint that lost some attachments gets a *stray* destination of its own.
 Rule 2: endpoints are never transit: they appear as *sources*, one for each set of attachments, with link-ends towards them only.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 
 from erfs.ids import DestinationId, LinkId, NodeId
-from erfs.paths.next_hops import Mesh, NextHops, next_hops
-from erfs.paths.topology import Access, Bits, Indices, Topology
+from erfs.paths.bits import Bits, Indices, Words, packed, unpacked
+from erfs.paths.mesh import Mesh
+from erfs.paths.next_hops import NextHops, Touched
+from erfs.paths.topology import Access, Topology
+
+NO_COSTS: Final[Mapping[LinkId, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,30 +46,39 @@ class Source:
 
 class Situation:
     """
-    A topology without its unusable links, and the next hops in it.
+    A topology, what of it is out of use, and the next hops in what is left.
 
-    Nodes of the mesh are the switches, then the sources. Link-ends are those of usable trunks, then those of the sources.
+    Nodes of the mesh are the switches, then the sources. Link-ends are those of all trunks, then those of the sources.
 
     Args:
         topology: As built.
         unusable: Links to do without; trunks and access links.
+        costs: Of trunks that are not to cost 1, at least 1: a trunk that is to be avoided costs more.
+        previous: A situation of this topology that nobody asks for next hops any more: they are brought up to date, not computed again.
+
+    Cost: O(endpoints whose links are unusable), and of the first look at `hops` that of `NextHops`, or of its `update`.
     """
 
-    def __init__(self, topology: Topology, unusable: frozenset[LinkId]) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        unusable: frozenset[LinkId],
+        costs: Mapping[LinkId, int] = NO_COSTS,
+        previous: "Situation | None" = None,
+    ) -> None:
         self.topology = topology
         self.unusable = unusable
-        self.access: dict[NodeId, tuple[Access, ...]] = (
-            {
-                endpoint: tuple(access for access in links if access.link not in unusable)
-                for endpoint, links in topology.access.items()
-            }
-            if unusable
-            else topology.access
-        )
+        self.costs = dict(costs)
+        lame = {topology.endpoint_of_access[link] for link in unusable if link in topology.endpoint_of_access}
+        self.access: dict[NodeId, tuple[Access, ...]] = topology.access | {
+            endpoint: tuple(access for access in topology.access[endpoint] if access.link not in unusable)
+            for endpoint in lame
+        }
         attachments = {endpoint: _switches(self.access[endpoint]) for endpoint in topology.multi_homed}
         self.targets = _targets(topology, attachments)
         self.sources = _sources(attachments)
         self.source_of = {endpoint: index for index, source in enumerate(self.sources) for endpoint in source.endpoints}
+        self._previous = previous
 
     @cached_property
     def _column_of_stray(self) -> dict[NodeId, int]:
@@ -107,28 +122,36 @@ class Situation:
         }
         return self.targets[len(self.topology.class_attachments) :], self.sources, lost
 
-    @cached_property
+    @property
     def trunk_ends(self) -> Indices:
-        """The topology's link-ends whose trunk is usable; the first link-ends of the mesh, in this order."""
-        is_usable = np.array([trunk.id not in self.unusable for trunk in self.topology.trunks], dtype=np.bool_)
-        return np.flatnonzero(is_usable[self.topology.end_trunk])
+        """The topology's link-ends, which are the first of the mesh."""
+        return np.arange(len(self.topology.end_source))
 
     @cached_property
     def mesh(self) -> Mesh:
-        """The graph to route on."""
-        topology, kept = self.topology, self.trunk_ends
+        """The graph to route on, as built."""
+        topology = self.topology
         switch_count = len(topology.switches)
         ends = [
             (switch_count + index, switch) for index, source in enumerate(self.sources) for switch in source.attachments
         ]
         added = np.array(ends, dtype=np.int64).reshape(-1, 2)
+        # Nobody shares what an endpoint's own link carries, so its capacity makes no difference to anybody's weights.
+        capacity_bps = np.ones(len(ends), dtype=np.int64)
         return Mesh(
             node_count=switch_count + len(self.sources),
             transit_count=switch_count,
-            source=np.concatenate([topology.end_source[kept], added[:, 0]]),
-            target=np.concatenate([topology.end_target[kept], added[:, 1]]),
-            is_up=np.concatenate([topology.end_is_up[kept], np.ones(len(ends), dtype=np.bool_)]),
+            source=np.concatenate([topology.end_source, added[:, 0]]),
+            target=np.concatenate([topology.end_target, added[:, 1]]),
+            is_up=np.concatenate([topology.end_is_up, np.ones(len(ends), dtype=np.bool_)]),
+            capacity_bps=np.concatenate([topology.end_capacity_bps, capacity_bps]),
+            trunk=np.concatenate([topology.end_trunk, np.full(len(ends), -1)]),
         )
+
+    @cached_property
+    def attached(self) -> Words:
+        """Mesh nodes x targets: whether the node delivers."""
+        return packed(self.is_attached)
 
     @cached_property
     def is_attached(self) -> Bits:
@@ -146,8 +169,46 @@ class Situation:
 
     @cached_property
     def hops(self) -> NextHops:
-        """Where each mesh node sends what goes to each target."""
-        return next_hops(self.mesh, self.is_attached, is_valley_free=self.topology.is_valley_free)
+        """Where each mesh node sends what goes to each target. Belongs to this situation until it is another one's *previous*."""
+        return self._hops_and_touched[0]
+
+    @property
+    def touched(self) -> Touched | None:
+        """What differs from the next hops of the previous situation; None: anything may."""
+        return self._hops_and_touched[1]
+
+    @cached_property
+    def _hops_and_touched(self) -> tuple[NextHops, Touched | None]:
+        topology, previous = self.topology, self._previous
+        self._previous = None
+        if previous is not None and (previous.targets, previous.sources) == (self.targets, self.sources):
+            self.mesh, self.attached, self.is_attached = previous.mesh, previous.attached, previous.is_attached
+            hops = previous.hops
+            recosted = {link for link, _ in self.costs.items() ^ previous.costs.items()}
+            trunks = sorted(
+                topology.trunk_index[link]
+                for link in (self.unusable ^ previous.unusable) | recosted
+                if link in topology.trunk_index
+            )
+            is_usable = np.array([topology.trunks[trunk].id not in self.unusable for trunk in trunks], dtype=np.bool_)
+            cost = np.array([self.costs.get(topology.trunks[trunk].id, 1) for trunk in trunks], dtype=np.int64)
+            ends = topology.ends_of_trunk[trunks].ravel()
+            return hops, hops.update(ends, np.repeat(is_usable, 2), np.repeat(cost, 2))
+        usable = np.ones(len(self.mesh), dtype=np.bool_)
+        cost = np.ones(len(self.mesh), dtype=np.int64)
+        for link in self.unusable & topology.trunk_index.keys():
+            usable[topology.ends_of_trunk[topology.trunk_index[link]]] = False
+        for link in self.costs.keys() & topology.trunk_index.keys():
+            cost[topology.ends_of_trunk[topology.trunk_index[link]]] = self.costs[link]
+        hops = NextHops(
+            self.mesh, self.attached, len(self.targets), usable, cost, is_valley_free=topology.is_valley_free
+        )
+        return hops, None
+
+    @cached_property
+    def is_member(self) -> Bits:
+        """Link-ends x targets: whether the link-end's source uses it. Cost: O(link-ends x targets) bytes."""
+        return unpacked(self.hops.members, len(self.targets))
 
     @cached_property
     def has_detour(self) -> Bits:
@@ -156,7 +217,7 @@ class Situation:
 
         True if a node that sends by it has another next hop, or is itself avoidable; never for a target's only attachment.
         """
-        mesh, is_member = self.mesh, self.hops.is_member
+        mesh, is_member = self.mesh, self.is_member
         choices = _count_far_nodes(mesh, is_member)
         detour = np.zeros(choices.shape, dtype=np.bool_)
         incoming = mesh.by_target

@@ -1,4 +1,4 @@
-"""What of a fabric the path engine needs, as arrays: compiled once, cut down to the usable links for each computation.
+"""What of a fabric the path engine needs, as arrays: compiled once, whatever fails later.
 
 Rule 1: the order of every array is canonical (node, then neighbour, then link), so equal fabrics give equal arrays.
 Rule 2: nothing here knows about distances, programs or failures.
@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from erfs.fabric import Fabric, Link, goes_up, is_valley_free_required
 from erfs.ids import DestinationId, LinkId, NodeId, class_of
 from erfs.messages import PortBinding
-
-Indices = NDArray[np.int64]
-Bits = NDArray[np.bool_]
+from erfs.paths.bits import Bits, Indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +54,9 @@ class Topology:
         self.end_target: Indices = np.array([end[1] for end in ends], dtype=np.int64)
         self.end_trunk: Indices = np.array([end[2] for end in ends], dtype=np.int64)
         self.end_port: tuple[str, ...] = tuple(end[3] for end in ends)
+        self.end_capacity_bps: Indices = np.array(
+            [self.trunks[trunk].capacity_bps for _, _, trunk, _ in ends], dtype=np.int64
+        )
         self.end_is_up: Bits = np.array(
             [goes_up(fabric, self.trunks[trunk], self.switches[source]) for source, _, trunk, _ in ends], dtype=np.bool_
         )
@@ -78,6 +78,21 @@ class Topology:
     def multi_homed(self) -> tuple[NodeId, ...]:
         """The endpoints that attach to several switches as built, canonical order."""
         return tuple(endpoint for endpoint in self.access if len(self.fabric.attachments[endpoint]) > 1)
+
+    @cached_property
+    def trunk_index(self) -> dict[LinkId, int]:
+        """The number of each trunk."""
+        return {trunk.id: index for index, trunk in enumerate(self.trunks)}
+
+    @cached_property
+    def endpoint_of_access(self) -> dict[LinkId, NodeId]:
+        """The endpoint at each access link."""
+        return {access.link: endpoint for endpoint, links in self.access.items() for access in links}
+
+    @cached_property
+    def ends_of_trunk(self) -> Indices:
+        """Both link-ends of each trunk, lower source first."""
+        return np.argsort(self.end_trunk, kind="stable").reshape(-1, 2)
 
     def class_of(self, endpoint: NodeId) -> DestinationId:
         """Return the destination class of an attached endpoint."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from erfs.ids import EVERYTHING, DestinationId, NodeId
+from erfs.paths.bits import unpacked
 from erfs.paths.situation import Situation
 from erfs.paths.topology import Access
 
@@ -22,12 +23,11 @@ class Way(NamedTuple):
     has_detour: bool = True
 
 
-def transit_fingerprint(situation: Situation, node: int) -> tuple[bytes, bytes, bytes]:
+def transit_fingerprint(situation: Situation, node: int) -> tuple[bytes, bytes]:
     """Return what `transit_ways` depends on, strays apart; equal fingerprints, equal ways."""
     start, stop = situation.mesh.source_start[node], situation.mesh.source_start[node + 1]
     return (
-        situation.trunk_ends[start:stop].tobytes(),
-        situation.hops.is_member[start:stop].tobytes(),
+        situation.hops.members[start:stop].tobytes(),
         situation.has_detour[node].tobytes(),
     )
 
@@ -36,9 +36,8 @@ def transit_ways(situation: Situation, node: int) -> Iterable[Way]:
     """Yield a switch's routes towards what is attached elsewhere: by class, and by endpoint where a stray one goes another way."""
     mesh, targets = situation.mesh, situation.targets
     start, stop = mesh.source_start[node], mesh.source_start[node + 1]
-    end_port, trunk_ends = situation.topology.end_port, situation.trunk_ends
-    ports_by_row = [end_port[end] for end in trunk_ends[start:stop]]
-    chosen = np.packbits(situation.hops.is_member[start:stop], axis=0).T
+    ports_by_row = situation.topology.end_port[start:stop]
+    chosen = np.packbits(unpacked(situation.hops.members[start:stop], len(targets)), axis=0).T
     detours = situation.has_detour[node].tolist()
     ports_of: dict[bytes, tuple[str, ...]] = {}
     columns: list[tuple[str, ...]] = []
@@ -88,7 +87,7 @@ def endpoint_ways(situation: Situation, endpoint: NodeId) -> list[Way]:
     node = mesh.transit_count + source
     start, stop = mesh.source_start[node], mesh.source_start[node + 1]
     rows = mesh.target[start:stop].tolist()
-    chosen = situation.hops.is_member[start:stop].T.tolist()
+    chosen = unpacked(situation.hops.members[start:stop], len(situation.targets)).T.tolist()
     ways: list[Way] = []
     ports_of: dict[tuple[bool, ...], tuple[str, ...]] = {}
     for target, row in zip(situation.targets, chosen, strict=True):
