@@ -4,16 +4,19 @@ from erfs.paths.ordering import plan_rounds
 from erfs.paths.programs import ProgramSet, compute
 from erfs.paths.protection import Unprotected
 from erfs.paths.topology import Topology
-from erfs.paths.verifier import Blackhole, Loop, Unreached, Verdict, verify
+from erfs.paths.verifier import Blackhole, Loop, RoundVerdict, Unreached, Valley, Verdict, Verifier, verify
 
 __all__ = [
     "Blackhole",
     "Loop",
     "ProgramSet",
+    "RoundVerdict",
     "Topology",
     "Unprotected",
     "Unreached",
+    "Valley",
     "Verdict",
+    "Verifier",
     "compute",
     "plan_rounds",
     "verify",

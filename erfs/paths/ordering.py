@@ -4,12 +4,13 @@ Rule 1: a node gains a next hop only after everything that next hop leads to has
 Rule 2: programs are read as they are; nothing here knows how they were computed.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final
 
-from erfs.fabric import Fabric
+from erfs.fabric import Fabric, Link, LinkEnd, goes_up, is_valley_free_required
 from erfs.ids import EVERYTHING, DestinationId, NodeId, class_of, is_endpoint, lookup_order
 from erfs.messages import ArmedEntry, Change, Group, Member, Program, Route, sealed
 
@@ -61,13 +62,13 @@ def plan_rounds(
         return []
     if not old:
         return [{node: new[node] for node in changed}]
-    interned: dict[tuple[tuple[str, int], ...], _Members] = {}
+    pool = _Pool()
     variants = max(map(len, pinned.values()), default=0)
     stuck = [
-        _Tables({node: programs[index] for node, programs in pinned.items() if index < len(programs)}, interned)
+        _Tables({node: programs[index] for node, programs in pinned.items() if index < len(programs)}, pool)
         for index in range(variants)
     ]
-    ranks = _Ranks(_Tables(old, interned), _Tables({**old, **new}, interned), changed, fabric, frozenset(pinned), stuck)
+    ranks = _Ranks(_Tables(old, pool), _Tables({**old, **new}, pool), changed, fabric, frozenset(pinned), stuck)
     rounds: list[dict[NodeId, Program]] = []
     given = {node: old[node].digest for node in changed if node in old}
     for number in range(ranks.highest() + 1):
@@ -84,38 +85,55 @@ def plan_rounds(
     return rounds
 
 
-class _Tables:
-    """The routes of a set of programs, looked up as a node does. Equal members are one object, which makes comparing them cheap."""
+class _Pool:
+    """Sets of members by number. Equal ones have one number and are one object, which makes comparing them cheap."""
 
-    def __init__(
-        self, programs: Mapping[NodeId, Program], interned: dict[tuple[tuple[str, int], ...], _Members]
-    ) -> None:
+    def __init__(self) -> None:
+        self.members: list[_Members] = []
+        self._numbers: dict[tuple[tuple[str, int], ...], int] = {}
+
+    def number(self, members: _Members) -> int:
+        """Return the number of *members*."""
+        key = tuple([(member.port, member.weight) for member in members])
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._numbers[key] = len(self.members)
+            self.members.append(members)
+        return found
+
+
+class _Tables:
+    """The routes of a set of programs, looked up as a node does."""
+
+    def __init__(self, programs: Mapping[NodeId, Program], pool: _Pool) -> None:
         self.programs = programs
-        self._interned = interned
-        self._routes: dict[NodeId, dict[DestinationId, _Members]] = {}
+        self._pool = pool
+        self._numbers: dict[NodeId, dict[DestinationId, int]] = {}
         self._far_ends: dict[NodeId, dict[str, NodeId]] = {}
         self._adds: dict[NodeId, dict[DestinationId, set[str]]] = {}
 
-    def routes(self, node: NodeId) -> dict[DestinationId, _Members]:
-        """Return the members of each route of *node*; none if it has no program."""
-        found = self._routes.get(node)
+    def numbers(self, node: NodeId) -> dict[DestinationId, int]:
+        """Return the number in the pool of each route's members at *node*; none if it has no program."""
+        found = self._numbers.get(node)
         if found is None:
             program = self.programs.get(node)
-            found = self._routes[node] = {}
+            found = self._numbers[node] = {}
             if program is not None:
-                members = {group.id: self._intern(group.members) for group in program.groups}
-                found.update((route.destination, members[route.group]) for route in program.routes)
+                of_group = {group.id: self._pool.number(group.members) for group in program.groups}
+                found.update([(route.destination, of_group[route.group]) for route in program.routes])
         return found
 
-    def _intern(self, members: _Members) -> _Members:
-        return self._interned.setdefault(tuple((member.port, member.weight) for member in members), members)
+    def routes(self, node: NodeId) -> dict[DestinationId, _Members]:
+        """Return the members of each route of *node*."""
+        members = self._pool.members
+        return {destination: members[number] for destination, number in self.numbers(node).items()}
 
     def members(self, node: NodeId, destination: DestinationId) -> _Members:
         """Return where *node* sends what goes to *destination*."""
-        routes = self.routes(node)
+        numbers = self.numbers(node)
         for name in lookup_order(destination):
-            if name in routes:
-                return routes[name]
+            if name in numbers:
+                return self._pool.members[numbers[name]]
         return ()
 
     def adds(self, node: NodeId) -> dict[DestinationId, set[str]]:
@@ -207,7 +225,7 @@ class _Ranks:
                 routes[destination] = members
             else:
                 routes.pop(destination, None)
-            if not is_endpoint(destination) and not members and destination not in self._old.routes(node):
+            if not is_endpoint(destination) and not members and destination not in self._old.numbers(node):
                 routes.pop(destination, None)
         waiting = {name for name, move in self._moves[node].items() if move.rank > number}
         waiting |= {class_of(name) for name in waiting}  # what a class adds its endpoints add
@@ -238,10 +256,8 @@ class _Ranks:
         """Return who changes each destination; endpoints that do not follow their class everywhere change with it."""
         found: dict[DestinationId, set[NodeId]] = {}
         for node in self._changed:
-            before, after = self._old.routes(node), self._new.routes(node)
-            for destination in before.keys() | after.keys():
-                if before.get(destination) != after.get(destination):
-                    found.setdefault(destination, set()).add(node)
+            for destination, _ in self._old.numbers(node).items() ^ self._new.numbers(node).items():
+                found.setdefault(destination, set()).add(node)
             if self._fabric.nodes[node].is_switch:
                 armed_before, armed_after = self._old.adds(node), self._new.adds(node)
                 for destination, ports in armed_after.items():
@@ -255,7 +271,7 @@ class _Ranks:
         }
         for tables in (self._old, self._new) if several else ():
             for node in tables.programs:
-                for name in tables.routes(node):
+                for name in tables.numbers(node):
                     if is_endpoint(name) and class_of(name) in several:
                         found.setdefault(name, set()).update(found[class_of(name)])
         return found
@@ -269,77 +285,135 @@ class _Ranks:
 
     def _rank(self, destination: DestinationId, touched: set[NodeId]) -> None:
         """Work out the moves towards *destination* of the nodes *touched*; nobody else changes."""
-        closed: dict[NodeId, int] = {}
-        exploring: set[NodeId] = set()
-        ranks: dict[NodeId, int] = {}
-        emptied: set[NodeId] = set()
-        dead_ends: set[NodeId] = set()
-        is_held = False
-
-        def own_rank(node: NodeId) -> int:
-            if self._old.members(node, destination) and not self._new.members(node, destination):
-                emptied.add(node)
-                return 0
-            # An endpoint with one way out for everything has nothing to wait for: its switch forwards already.
-            if destination == EVERYTHING or not self._gains(node, destination):
-                return 0
-            return 1 + max(closed_rank(far) for far in self._new.far_ends(node, destination))
-
-        def closed_rank(node: NodeId) -> int:
-            """Return the round after which *node* and all it leads to have their new routes."""
-            nonlocal is_held
-            found = closed.get(node)
-            if found is not None:
-                # New routes alone never loop; with the old ones of a pinned node they may.
-                is_held |= node in exploring
-                return found
-            closed[node] = 0  # an endpoint has arrived
-            if self._fabric.nodes[node].is_switch:
-                exploring.add(node)
-                is_held |= self._is_stuck_dry(node, destination)
-                closed[node] = max([rank(node), *(closed_rank(far) for far in self._leads_to(node, destination))])
-                if node in emptied:
-                    # The new routes lead here and no farther, to an endpoint that is cut off: here it has to end at once.
-                    dead_ends.add(node)
-                exploring.remove(node)
-            return closed[node]
-
-        def rank(node: NodeId) -> int:
-            if node not in touched or node in self._pinned:
-                return 0
-            found = ranks.get(node)
-            if found is None:
-                found = ranks[node] = own_rank(node)
-            return found
-
-        for node in sorted(touched):
-            ranks[node] = rank(node)
-            if (
-                node in self._pinned
-                and self._old.members(node, destination)
-                and not self._new.members(node, destination)
-            ):
-                emptied.add(node)
+        changes = {
+            node: (self._old.members(node, destination), self._new.members(node, destination))
+            for node in sorted(touched)
+        }
+        emptied = {node for node, (before, after) in changes.items() if before and not after}
         moving: dict[NodeId, _Members] = {}
-        for node in sorted(touched):
-            before, after = self._old.members(node, destination), self._new.members(node, destination)
-            if before != after or ranks[node]:
-                kept = {member.port for member in before}
-                moving[node] = tuple(member for member in after if member.port in kept) or before
-            elif is_endpoint(destination):
-                # It stays as it is, which takes a route of its own while its class waits with another one.
-                self._moves[node][destination] = _Move(0, after)
-        others = [ranks[node] for node in moving if node not in emptied and node not in self._pinned]
+        for node, (before, after) in changes.items():
+            kept = {member.port for member in before}
+            moving[node] = tuple(member for member in after if member.port in kept) or before
+        # An endpoint with one way out for everything has nothing to wait for: its switch forwards already.
+        gaining = [
+            node
+            for node in changes
+            if node not in self._pinned
+            and node not in emptied
+            and destination != EVERYTHING
+            and self._gains(node, destination)
+        ]
+        closure = _Closure(lambda node: self._leads_to(node, destination), gaining, self._fabric)
+        ranks = closure.ranks({})
+        early: dict[NodeId, int] = {}
+        above = {node: self._senders_down(node, destination) for node in gaining if self._turns_up(node, destination)}
+        if any(above.values()) and self._is_valley_free:
+            ranks, early = self._without_valleys(destination, closure, above, emptied, moving, ranks)
+        # The new routes lead to these and no farther, to an endpoint that is cut off: there it has to end at once.
+        dead_ends = (emptied & closure.explored) - self._pinned
+        is_held = closure.is_held or any(self._is_stuck_dry(node, destination) for node in closure.explored)
+        others: list[int] = []
+        for node, (before, after) in changes.items():
+            own = ranks.get(node, 0)
+            if before == after and not own:
+                del moving[node]
+                if is_endpoint(destination):
+                    # It stays as it is, which takes a route of its own while its class waits with another one.
+                    self._moves[node][destination] = _Move(0, after)
+            elif node not in emptied and node not in self._pinned:
+                others.append(own)
         last = 1 + max(others) if others else 0
         for node, waiting in moving.items():
-            own = ranks[node]
+            own = ranks.get(node, 0)
             if is_held:
                 own = _HELD
             elif node in self._pinned and self._gains(node, destination):
                 own = _HELD if self._may_circle(node, destination) else max(last, 1)
+            elif node in early:
+                own = early[node]
             elif node in emptied - dead_ends:
                 own = last
             self._moves[node][destination] = _Move(own, waiting)
+
+    @cached_property
+    def _is_valley_free(self) -> bool:
+        return is_valley_free_required(self._fabric)
+
+    def _without_valleys(
+        self,
+        destination: DestinationId,
+        closure: "_Closure",
+        above: Mapping[NodeId, Sequence[NodeId]],
+        emptied: set[NodeId],
+        moving: Mapping[NodeId, _Members],
+        ranks: dict[NodeId, int],
+    ) -> tuple[dict[NodeId, int], dict[NodeId, int]]:
+        """
+        Return the ranks with which nobody turns up while somebody may still send down to it, and the ranks of those that are emptied for that.
+
+        *above* tells who sends down by the old routes to each node that turns up. By the new ones nobody does, so it waits until they have
+        left it. Each such wait leads upward, so no two nodes wait for one another. Where they do all the same, nobody waits.
+        """
+        if any(sender in self._pinned for senders in above.values() for sender in senders):
+            closure.is_held = True
+            return ranks, {}
+
+        def leaves(sender: NodeId, node: NodeId) -> int:
+            """Return the round in which *sender* no longer sends to *node*; -1 if it never does, for it is the new routes that are wrong then."""
+            if sender not in moving:
+                return -1
+            if not self._leads(sender, node, moving[sender]):
+                return 0
+            return early[sender] if sender in emptied else found.get(sender, 0)
+
+        # Whoever is emptied among them goes as soon as nobody sends to it any more, not last; so do those before it.
+        users: dict[NodeId, list[NodeId]] = {}
+        waiting = [sender for senders in above.values() for sender in senders if sender in emptied]
+        while waiting:
+            sender = waiting.pop()
+            if sender not in users:
+                users[sender] = self._users(sender, destination)
+                waiting += [user for user in users[sender] if user in emptied]
+        found, early = ranks, dict.fromkeys(sorted(users), 0)
+        for _ in range(len(moving) + 2):
+            later = {sender: 1 + max((leaves(user, sender) for user in users[sender]), default=-1) for sender in early}
+            least = {
+                node: 1 + max(leaves(sender, node) for sender in senders) for node, senders in above.items() if senders
+            }
+            again = closure.ranks(least)
+            if again == found and later == early:
+                return found, early
+            found, early = again, later
+        return ranks, {}
+
+    def _turns_up(self, node: NodeId, destination: DestinationId) -> bool:
+        """Return whether *node* sends nothing up before, and something afterwards."""
+        if not self._fabric.nodes[node].is_switch:
+            return False
+        after = self._links(node, self._new.members(node, destination))
+        if not any(goes_up(self._fabric, link, node) for link in after):
+            return False
+        before = self._links(node, self._old.members(node, destination))
+        return not any(goes_up(self._fabric, link, node) for link in before)
+
+    def _senders_down(self, node: NodeId, destination: DestinationId) -> list[NodeId]:
+        """Return the switches above *node* that send *destination* down to it by the old routes."""
+        fabric = self._fabric
+        above = {link.far_end(node).node for link in fabric.links_of[node] if goes_up(fabric, link, node)}
+        return [far for far in self._users(node, destination) if far in above]
+
+    def _users(self, node: NodeId, destination: DestinationId) -> list[NodeId]:
+        """Return the neighbours that send *destination* to *node* by the old routes."""
+        around = {link.far_end(node).node for link in self._fabric.links_of[node]} - {node}
+        return [far for far in sorted(around) if self._leads(far, node, self._old.members(far, destination))]
+
+    def _leads(self, node: NodeId, far: NodeId, members: _Members) -> bool:
+        return any(link.far_end(node).node == far for link in self._links(node, members))
+
+    def _links(self, node: NodeId, members: _Members) -> list[Link]:
+        ends = self._fabric.link_at
+        found = [ends.get(LinkEnd(node, member.port)) for member in members]
+        return [link for link in found if link is not None]
 
     def _leads_to(self, node: NodeId, destination: DestinationId) -> set[NodeId]:
         """Return whom *node* may send to once all who can have their new routes."""
@@ -367,6 +441,73 @@ class _Ranks:
         if node not in self._pinned or not self._new.members(node, destination):
             return False
         return any(not tables.members(node, destination) for tables in self._stuck if node in tables.programs)
+
+
+class _Closure:
+    """
+    What the new routes of some nodes lead to, and how many rounds it takes until all of it is complete.
+
+    Args:
+        leads_to: Whom a node may send to.
+        gaining: Who has to wait for all that it leads to.
+        fabric: Tells who forwards.
+    """
+
+    def __init__(self, leads_to: Callable[[NodeId], set[NodeId]], gaining: Collection[NodeId], fabric: Fabric) -> None:
+        self.explored: set[NodeId] = set()
+        """The switches that packets of the *gaining* nodes may come to."""
+        self.is_held = False
+        """Whether some of them send in a circle: new routes alone never do, with the old ones of a pinned node they may."""
+        self._leads_to = leads_to
+        self._gaining = dict.fromkeys(gaining)
+        self._fabric = fabric
+        self._onward: dict[NodeId, set[NodeId]] = {}
+        self._complete: dict[NodeId, int] = {}
+
+    def ranks(self, least: Mapping[NodeId, int]) -> dict[NodeId, int]:
+        """Return the round in which each gaining node may move, no sooner than *least* says."""
+        self._complete = {}
+        found: dict[NodeId, int] = {}
+        for node in self._gaining:
+            self._explore(node, least)
+            found[node] = self._rank(node, least)
+        return found
+
+    def _rank(self, node: NodeId, least: Mapping[NodeId, int]) -> int:
+        below = max((self._complete.get(far, 0) for far in self._far_ends(node)), default=0)
+        return max(1 + below, least.get(node, 0))
+
+    def _far_ends(self, node: NodeId) -> set[NodeId]:
+        found = self._onward.get(node)
+        if found is None:
+            found = self._onward[node] = self._leads_to(node)
+        return found
+
+    def _explore(self, start: NodeId, least: Mapping[NodeId, int]) -> None:
+        """Find out after which round *start* and all it leads to have their new routes. A chain may be as long as a fabric is wide."""
+        if start in self._complete:
+            return
+        open_nodes = {start}
+        stack = [(start, iter(self._far_ends(start)))]
+        while stack:
+            node, below = stack[-1]
+            for far in below:
+                if not self._fabric.nodes[far].is_switch:
+                    continue  # there a packet has arrived
+                if far in open_nodes:
+                    self.is_held = True
+                elif far not in self._complete:
+                    open_nodes.add(far)
+                    stack.append((far, iter(self._far_ends(far))))
+                    break
+            else:
+                stack.pop()
+                open_nodes.discard(node)
+                if self._fabric.nodes[node].is_switch:
+                    self.explored.add(node)
+                    below_it = max((self._complete.get(far, 0) for far in self._far_ends(node)), default=0)
+                    rank = self._rank(node, least) if node in self._gaining else 0
+                    self._complete[node] = max(below_it, rank)
 
 
 def _without_adds(entry: ArmedEntry, waiting: set[DestinationId]) -> ArmedEntry:
