@@ -8,6 +8,7 @@ import networkx as nx
 from hypothesis import strategies as st
 
 from erfs.fabric import Fabric, Link, LinkEnd, Medium, Node, NodeKind, is_valley_free_required
+from erfs.generators import generate
 from erfs.ids import DestinationId, LinkId, NodeId, lookup_order
 from erfs.messages import Member, Program
 
@@ -74,6 +75,32 @@ def tangle(random: Random) -> Fabric:
     for index in range(random.randint(0, 3)):
         draft.host(f"m{index}", *random.sample(switches[:4], 2))
     return draft.fabric()
+
+
+# Fabrics as they are built, of each kind that the engine is for.
+FAMILIES: list[tuple[str, dict[str, object]]] = [
+    ("fat-tree", {"k": 4}),
+    ("fat-tree", {"k": 6}),
+    ("fat-tree", {"k": 4, "medium": "lossy"}),
+    ("leaf-spine", {"leaves": 4, "spines": 3, "cables": 2, "attachments": 2}),
+    ("rail", {"hosts": 8, "nics_per_host": 4, "hosts_per_group": 4, "spines": 3, "cables": 2}),
+    ("dragonfly", {"switches_per_group": 3, "hosts_per_switch": 1, "global_links_per_switch": 1}),
+    ("dragonfly", {"switches_per_group": 4, "hosts_per_switch": 1, "global_links_per_switch": 2}),
+    ("torus", {"dims": (4, 4)}),
+    ("torus", {"dims": (3, 3, 3)}),
+]
+
+
+def family(number: int) -> Fabric:
+    """Return the fabric of one line of `FAMILIES`."""
+    kind, params = FAMILIES[number]
+    return generate(kind, params)
+
+
+def family_name(number: int) -> str:
+    """Return what to call it in a test's name."""
+    kind, params = FAMILIES[number]
+    return "-".join([kind, *(str(value) for value in params.values())])
 
 
 @st.composite
