@@ -31,6 +31,7 @@ from erfs.topics import Address, Channel
 from erfs.units import SECOND
 from erfs_agent.forwarding import CompiledProgram, FactKey, FactSet, Forwarder, Forwarding, KnownFact
 from erfs_agent.port_state import Port, PortState, Signal, Waiting
+from erfs_agent.probing import SessionDown, SessionUp
 from erfs_agent.state import AgentState, SpokenFact
 from erfs_agent.unarmed import UnarmedFacts
 from erfs_agent.writes import Routes, Writes
@@ -56,7 +57,7 @@ class Persist:
     state: AgentState
 
 
-AgentEvent = Delivered | BusConnected | BusLost | TimerFired | PortChanged | RoutesWritten
+AgentEvent = Delivered | BusConnected | BusLost | TimerFired | PortChanged | SessionUp | SessionDown | RoutesWritten
 AgentCommand = Publish | Subscribe | Mark | WriteRoutes | Persist
 
 
@@ -88,6 +89,14 @@ class _OwnPort:
     counter: int = 0
     """The highest counter used, said or about to be said."""
     spoken: SpokenFact | None = None
+    has_carrier: bool = True
+    has_session: bool = True
+    """False: its session says that the far end does not answer. A port without a session, or whose session has said nothing yet, has nothing against it."""
+
+    @property
+    def is_working(self) -> bool:
+        """Whether carrier and session both allow to use the port, once it has been held long enough."""
+        return self.has_carrier and self.has_session
 
     @property
     def is_said_down(self) -> bool:
@@ -106,6 +115,7 @@ class AgentCore:
         ports_up: Which ports have carrier now; those not named count as down.
         routes_installed: What the data plane holds now, so that a restart changes nothing that is right already;
             None if the driver cannot tell.
+        ports_watched: Those with a session. One that its session had called down stays so until the session is up.
     """
 
     def __init__(
@@ -117,6 +127,7 @@ class AgentCore:
         *,
         ports_up: Mapping[str, bool],
         routes_installed: Routes | None = None,
+        ports_watched: frozenset[str] = frozenset(),
     ) -> None:
         state = state or AgentState()
         self.node = node
@@ -127,8 +138,10 @@ class AgentCore:
             self._ports[binding.port] = _OwnPort(binding, Port(settings.waiting))
         self._far_ends = frozenset(binding.far_end for binding in ports)
         self._far_end_keys = frozenset((binding.link, binding.far_end) for binding in ports)
-        self._ports_up_at_start = {port: ports_up.get(port, False) for port in self._ports}
         self._spoken_at_start = {fact.port: fact for fact in state.facts if fact.port in self._ports}
+        for name, own in self._ports.items():
+            own.has_carrier = ports_up.get(name, False)
+            own.has_session = not (name in ports_watched and name in state.sessions_down)
 
         self._program: CompiledProgram | None = None
         if state.program is not None and state.program.node == node:
@@ -166,12 +179,12 @@ class AgentCore:
             spoken = self._spoken_at_start.get(name)
             if spoken is not None:
                 self._remember_spoken(own, spoken)
-            is_up = self._ports_up_at_start[name]
+            is_up = own.is_working
             if not is_up or own.is_said_down:
                 own.port.signal(Signal.CARRIER_LOST, now_ns)
                 if not own.is_said_down:
                     self._say_down(own)
-                    commands.append(_mark_port("port_down_detected", own))
+                    commands.append(_mark_down(own))
             if is_up and own.is_said_down:
                 own.port.signal(Signal.CARRIER_BACK, now_ns)
         commands += self._subscribe()
@@ -228,6 +241,8 @@ class AgentCore:
                 return self._on_delivered(event.address, event.message)
             case PortChanged():
                 return self._on_port_changed(event, now_ns)
+            case SessionUp() | SessionDown():
+                return self._on_session_changed(event, now_ns)
             case RoutesWritten():
                 return self._on_routes_written(event, now_ns)
             case TimerFired():
@@ -246,12 +261,24 @@ class AgentCore:
         own = self._ports.get(event.port)
         if own is None:
             return [Mark("port_unknown", {"port": event.port})]
-        if not own.port.signal(Signal.CARRIER_BACK if event.oper_up else Signal.CARRIER_LOST, now_ns):
+        own.has_carrier = event.oper_up
+        return self._judge_port(own, now_ns)
+
+    def _on_session_changed(self, event: SessionUp | SessionDown, now_ns: int) -> list[AgentCommand]:
+        own = self._ports[event.port]
+        has_session = isinstance(event, SessionUp)
+        self._is_state_new |= has_session != own.has_session
+        own.has_session = has_session
+        return self._judge_port(own, now_ns)
+
+    def _judge_port(self, own: _OwnPort, now_ns: int) -> list[AgentCommand]:
+        """Act on whether the port works: it does with carrier and session, and lacks one of them otherwise."""
+        if not own.port.signal(Signal.CARRIER_BACK if own.is_working else Signal.CARRIER_LOST, now_ns):
             return []
-        if event.oper_up:
+        if own.is_working:
             return [_mark_port("port_up_detected", own), *self._say_health(now_ns)]
-        self._clearing.pop(event.port, None)
-        commands: list[AgentCommand] = [_mark_port("port_down_detected", own)]
+        self._clearing.pop(own.binding.port, None)
+        commands: list[AgentCommand] = [_mark_down(own)]
         is_news = not own.is_said_down
         if is_news or own.spoken is None or own.spoken.counter != own.counter:
             self._say_down(own)
@@ -626,8 +653,8 @@ class AgentCore:
                 port=name,
                 link=own.binding.link,
                 far_end=own.binding.far_end,
-                oper_up=own.port.state is not PortState.DOWN,
-                held=own.port.state is not PortState.DOWN and own.is_said_down,
+                oper_up=own.has_carrier,
+                held=own.has_carrier and own.is_said_down,
                 counter=own.spoken.counter if own.spoken is not None else 0,
             )
             for name, own in self._ports.items()
@@ -683,6 +710,7 @@ class AgentCore:
             incarnation=self._incarnation,
             program=self._persisted_program,
             facts=tuple(fact for fact in spoken if fact is not None),
+            sessions_down=tuple(name for name, own in self._ports.items() if not own.has_session),
             cannot_reach_counter=self._cannot_reach_counter,
             cannot_reach=tuple(sorted(self._cannot_reach)),
         )
@@ -691,6 +719,11 @@ class AgentCore:
 
 def _mark_port(event: str, own: _OwnPort) -> Mark:
     return Mark(event, {"port": own.binding.port, "link": own.binding.link})
+
+
+def _mark_down(own: _OwnPort) -> Mark:
+    mark = _mark_port("port_down_detected", own)
+    return Mark(mark.event, mark.fields | {"cause": "session"}) if own.has_carrier else mark
 
 
 def _version(program: Program) -> tuple[int, int]:

@@ -30,5 +30,7 @@ class AgentState(_Kept):
     """The last program whose routes the data plane confirmed."""
     facts: tuple[SpokenFact, ...] = ()
     """One for each port that was ever down."""
+    sessions_down: tuple[str, ...] = ()
+    """Ports whose session says that the far end does not answer; carrier alone brings none of them back."""
     cannot_reach_counter: int = Field(default=0, ge=0)
     cannot_reach: tuple[DestinationId, ...] = ()

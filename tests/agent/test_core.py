@@ -42,6 +42,7 @@ from erfs_agent.core import (
     RoutesWritten,
     WriteRoutes,
 )
+from erfs_agent.probing import DownReason, SessionDown, SessionUp
 from erfs_agent.state import AgentState, SpokenFact
 from erfs_agent.unarmed import FACTS_MAX
 
@@ -316,6 +317,92 @@ def test_hearing_of_a_port_again_changes_nothing() -> None:
 
 def test_a_port_nobody_told_the_agent_of_is_marked() -> None:
     assert running().handle(PortChanged("e9", oper_up=False), 0) == [Mark("port_unknown", {"port": "e9"})]
+
+
+# --- sessions --------------------------------------------------------------------------------------------------------------
+def lost_session(core: AgentCore, now_ns: int = 9) -> list[AgentCommand]:
+    return core.handle(SessionDown("e1", DownReason.SILENT), now_ns)
+
+
+def test_a_lost_session_is_a_lost_port_although_the_carrier_is_there() -> None:
+    core = running()
+
+    assert lost_session(core) == [
+        Mark("port_down_detected", {"port": "e1", "link": LINK1, "cause": "session"}),
+        Mark("change_requested", {"change": 2, "failures": [LINK1]}),
+        WriteRoutes(2, {LEAF_B: (E2,)}, ()),
+        *own_fact(1, down=True, seq=5, epoch=1),
+        health(port1(held=True, counter=1), port2(), seq=6, epoch=1, installed=installed_by(program())),
+        Persist(
+            AgentState(
+                incarnation=1,
+                program=program(),
+                facts=(SpokenFact(port="e1", counter=1, down=True),),
+                sessions_down=("e1",),
+            )
+        ),
+    ]
+
+
+def test_a_session_that_is_back_is_held_like_a_carrier_that_is_back() -> None:
+    core = running()
+    lost_session(core, 0)
+    core.handle(RoutesWritten(2, is_ok=True), 0)
+
+    back = core.handle(SessionUp("e1"), 1 * SECOND)
+    assert marks(back) == ["port_up_detected"]
+    assert (of(WriteRoutes, back), core.next_wakeup_ns()) == ([], 3 * SECOND)
+    assert of(WriteRoutes, core.handle(TimerFired(), 3 * SECOND)) == [WriteRoutes(3, {LEAF_B: (E1, E2)}, ())]
+
+
+@pytest.mark.parametrize("is_carrier_last", [True, False])
+def test_a_port_is_back_when_carrier_and_session_are(is_carrier_last: bool) -> None:
+    """Whichever goes or comes first: one fact, one return."""
+    core = running()
+    carrier, session = PortChanged("e1", oper_up=True), SessionUp("e1")
+    lost = core.handle(PortChanged("e1", oper_up=False), 0)
+    assert of(WriteRoutes, lost) == [WriteRoutes(2, {LEAF_B: (E2,)}, ())]
+    assert marks(lost_session(core, 30 * MS)) == []
+
+    first, second = (session, carrier) if is_carrier_last else (carrier, session)
+    assert marks(core.handle(first, 1 * SECOND)) == []
+    assert marks(core.handle(second, 2 * SECOND)) == ["port_up_detected"]
+    assert core.next_wakeup_ns() == 4 * SECOND
+
+
+def test_a_session_lost_while_held_prolongs_the_wait() -> None:
+    core = running()
+    lost_session(core, 0)
+    core.handle(SessionUp("e1"), 1 * SECOND)
+
+    assert [message.kind for message in said(lost_session(core, 2 * SECOND))] == ["health"]
+    core.handle(SessionUp("e1"), 2 * SECOND)
+    assert core.next_wakeup_ns() == 6 * SECOND
+
+
+def test_the_first_session_of_a_port_changes_nothing() -> None:
+    assert running().handle(SessionUp("e1"), 1) == []
+
+
+def restarted(core: AgentCore, watched: frozenset[str]) -> AgentCore:
+    """A restart on a port whose session was last down and whose carrier is there."""
+    (kept,) = of(Persist, lost_session(core))
+    assert isinstance(kept, Persist)
+    again = AgentCore(LEAF, PORTS, TIMERS, kept.state, ports_up=BOTH_UP, ports_watched=watched)
+    again.start(10)
+    return again
+
+
+def test_a_restart_does_not_bring_back_a_port_whose_session_was_down() -> None:
+    core = restarted(running(), frozenset({"e1", "e2"}))
+
+    assert core.next_wakeup_ns() == 10 + 30 * SECOND
+    assert core.forwarding.routes == {LEAF_B: (E2,)}
+    assert marks(core.handle(SessionUp("e1"), 1 * SECOND)) == ["port_up_detected"]
+
+
+def test_a_port_that_is_no_longer_watched_is_back_by_its_carrier() -> None:
+    assert restarted(running(), frozenset()).next_wakeup_ns() == 10 + 2 * SECOND
 
 
 # --- programs --------------------------------------------------------------------------------------------------------------
