@@ -1,0 +1,578 @@
+"""Which next-hop objects, groups and routes must the kernel be asked for, in which order, and what if it refuses?
+
+Rule 1: no I/O: writes go out, answers and readings come in.
+Rule 2: a write names only what exists: the kernel refuses a group whole for one member that is missing.
+Rule 3: nothing is taken out before what replaces it is in: a group that loses its last member takes its routes along.
+Rule 4: only objects and routes with our protocol number are ever touched.
+
+The kernel has a will of its own. When a port loses carrier or is set down it deletes the next-hop objects over it,
+takes them out of every group, deletes the groups this empties and their routes, says nothing of all that, and restores
+nothing later. `link_changed` keeps the same books, so that what the kernel has done already is not asked for again.
+
+Every destination has a group of its own (one for each address family where the ports have gateways of both), so that a
+change is one replacement of a group however many prefixes the destination has, and never moves a route. The number of
+an object is a digest of what it stands for; a restarted agent finds its own again, by their routes and by their content.
+"""
+
+import errno
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from erfs.addressing import Addressing, NodeAddressing
+from erfs.errors import Bug
+from erfs.ids import DestinationId, lookup_order
+from erfs.messages import Member
+from erfs_agent.drivers.kernel_objects import (
+    BLACKHOLE,
+    IPV4,
+    IPV6,
+    GroupMembers,
+    Hop,
+    KernelState,
+    LinkState,
+    Prefix,
+    PutGroup,
+    PutHop,
+    PutRoute,
+    RemoveObject,
+    RemoveRoute,
+    Stamp,
+    Write,
+    prefix_of,
+)
+
+# Numbers of ours: 0xE5 and 24 bits, of which the highest tells groups from single next hops. Others count from 1.
+_BASE: Final = 0xE5000000
+_GROUP_BIT: Final = 0x800000
+_SLOTS: Final = 0x800000
+# Kernels before 6.13 take eight bits.
+WEIGHT_MAX: Final = 256
+_BOTH: Final = 0
+# So far from its own slot a number may be; with thousands of objects the first two or three are enough.
+_PROBES: Final = 64
+
+GroupKey = tuple[DestinationId, int]
+"""A destination and the address family of the routes that use its group; 0 where one group serves both."""
+
+
+class Reaction(Enum):
+    """What to do about a refused write."""
+
+    DONE = "done"  # what was asked for is so already
+    READ_BACK = "read back"  # the kernel holds something else than we think
+    GIVE_UP = "give up"
+
+
+_STALE: Final = {errno.ENOENT, errno.EINVAL, errno.EEXIST, errno.ENODEV, errno.ENETDOWN, errno.ESRCH, errno.EBUSY}
+
+
+def reaction(write: Write, error: int) -> Reaction:
+    """Return what to do when the kernel answered *write* with *error*."""
+    match write:
+        case RemoveRoute() | RemoveObject() if error in (errno.ENOENT, errno.ESRCH):
+            return Reaction.DONE
+        case _:
+            return Reaction.READ_BACK if error in _STALE else Reaction.GIVE_UP
+
+
+@dataclass(slots=True)
+class _Port:
+    """A port, the interface it is, and its gateways by the family of the routes that use them."""
+
+    device: str
+    gateways: dict[int, bytes]
+    ifindex: int = 0
+    is_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PortNews:
+    """A port got or lost its carrier."""
+
+    port: str
+    oper_up: bool
+
+
+class KernelRoutes:
+    """
+    The books of one node's routes in the kernel.
+
+    Args:
+        addressing: What destinations mean.
+        node: This node's part of it.
+        stamp: What marks routes and objects as ours.
+    """
+
+    def __init__(self, addressing: Addressing, node: NodeAddressing, stamp: Stamp) -> None:
+        self.stamp = stamp
+        self._ports: dict[str, _Port] = {}
+        for name, port in sorted(node.ports.items()):
+            of_version = {address.version: address.packed for address in port.next_hops}
+            gateways = {IPV4: of_version.get(4, of_version[6]), IPV6: of_version[6]}
+            self._ports[name] = _Port(port.device, gateways)
+        self._port_of_device = {port.device: name for name, port in self._ports.items()}
+        # Where no gateway is an IPv4 one, the same objects serve both families.
+        is_split = any(port.gateways[IPV4] != port.gateways[IPV6] for port in self._ports.values())
+        self._families = (IPV4, IPV6) if is_split else (_BOTH,)
+        self._prefixes: dict[DestinationId, tuple[Prefix, ...]] = {
+            destination: tuple(prefix_of(network) for network in networks)
+            for destination, networks in addressing.destinations.items()
+        }
+        self._layout = {destination: self._groups_for(prefixes) for destination, prefixes in self._prefixes.items()}
+        self._claims = _claims(self._prefixes)
+        self._rivals = _rivals(self._claims)
+
+        self._wanted: dict[DestinationId, tuple[Member, ...]] = {}
+        self._unknown: set[DestinationId] = set()
+        self._dirty: set[DestinationId] = set()
+        self._is_hop_missing = True
+        self._may_remove = False
+        self._is_cleanup_due = True
+        self._group_ids: dict[GroupKey, int] = {}
+        self._key_of_group: dict[int, GroupKey] = {}
+        # What the kernel will not have, read back or not: prefixes that are somebody else's, gateways with the reason.
+        self._blocked: set[Prefix] = set()
+        self._barred: dict[Hop, str] = {}
+
+        self._taken: frozenset[int] = frozenset()
+        self._hop_ids: dict[Hop, int] = {}
+        self._groups: dict[int, GroupMembers] = {}
+        self._routes: dict[Prefix, int] = {}
+        self._strays: set[RemoveObject | RemoveRoute] = set()
+
+    # --- what there is ---------------------------------------------------------------------------------------------------
+    def ports(self) -> dict[str, bool]:
+        """Return whether each port is admin up and has carrier."""
+        return {name: port.is_up for name, port in self._ports.items()}
+
+    def devices(self) -> dict[str, str]:
+        """Return the interface of each port."""
+        return {name: port.device for name, port in self._ports.items()}
+
+    def neighbours(self, port: str | None = None) -> list[tuple[int, bytes]]:
+        """Return (ifindex, gateway) of what is to be kept resolved at *port*, or at all ports that are up."""
+        names = self._ports if port is None else (port,)
+        return [
+            (found.ifindex, gateway)
+            for found in (self._ports[name] for name in names)
+            if found.is_up
+            for gateway in sorted(set(found.gateways.values()))
+        ]
+
+    def ifindex(self, port: str) -> int:
+        """Return the number of the interface that is *port* now, 0 if there is none."""
+        return self._ports[port].ifindex
+
+    def port_at(self, ifindex: int) -> str | None:
+        """Return the port that is interface *ifindex*."""
+        return next((name for name, port in self._ports.items() if port.ifindex == ifindex), None)
+
+    def is_ours(self, object_id: int) -> bool:
+        """Return whether the next-hop object or group *object_id* is one the kernel should hold for us."""
+        return object_id in self._groups or object_id in self._hop_ids.values()
+
+    def routes(self) -> dict[DestinationId, tuple[Member, ...]]:
+        """
+        Return what the kernel holds, as destinations with their members.
+
+        A destination of which something is missing, or that has more than we could have written, is not among them: it
+        will be asked for again, and then whatever is right stays.
+        """
+        port_of = {id_: hop.port for hop, id_ in self._hop_ids.items()}
+        found: dict[DestinationId, tuple[Member, ...]] = {}
+        for destination in sorted({destination for destination, _ in self._group_ids}):
+            held = {self._held(destination, family, port_of) for family, _ in self._layout[destination]}
+            members = held.pop() if len(held) == 1 else None
+            if members is not None:
+                found[destination] = tuple(Member(port=port, weight=weight) for port, weight in members if port)
+        return found
+
+    def _held(
+        self, destination: DestinationId, family: int, port_of: Mapping[int, str]
+    ) -> tuple[tuple[str, int], ...] | None:
+        """Return (port, weight) of the members of a destination's group, None if it is not all there."""
+        group = self._group_ids.get((destination, family), 0)
+        members = self._groups.get(group)
+        prefixes = dict(self._layout[destination])[family]
+        if members is None or not all(self._is_served(prefix, destination, group) for prefix in prefixes):
+            return None
+        if any(id_ not in port_of for id_, _ in members):
+            return None
+        return tuple((port_of[id_], weight) for id_, weight in members)
+
+    def _is_served(self, prefix: Prefix, destination: DestinationId, group: int) -> bool:
+        """Return whether *prefix* goes by *group*, or by that of a more specific destination which means it too."""
+        used = self._routes.get(prefix)
+        claimants = self._claims[prefix]
+        nearer = claimants[: claimants.index(destination)]
+        key = self._key_of_group.get(used) if used is not None else None
+        return used == group or (key is not None and key[0] in nearer)
+
+    # --- what comes in ---------------------------------------------------------------------------------------------------
+    def want(self, routes: Mapping[DestinationId, tuple[Member, ...]], removed: Iterable[DestinationId]) -> None:
+        """From now on hold *routes* too, and *removed* no longer; what was left over from earlier goes as well."""
+        removed = tuple(removed)
+        self._wanted.update(routes)
+        self._unknown.update(destination for destination in routes if not self._layout.get(destination))
+        for destination in removed:
+            self._wanted.pop(destination, None)
+            self._unknown.discard(destination)
+        for destination in (*routes, *removed):
+            self._dirty.add(destination)
+            # Of a prefix that several claim, the most specific one wanted has it.
+            self._dirty.update(self._rivals.get(destination, ()))
+            if self._blocked:
+                self._blocked.difference_update(self._prefixes.get(destination, ()))
+        self._may_remove = True
+        self._is_cleanup_due |= bool(removed)
+
+    def adopt(self) -> None:
+        """Hold what the kernel holds already, until somebody wants something else."""
+        self._wanted = self.routes()
+
+    def unbar(self, port: str) -> None:
+        """Try the gateways of *port* again: something about its interface has changed."""
+        barred = {hop: why for hop, why in self._barred.items() if hop.port != port}
+        if len(barred) != len(self._barred):
+            self._barred = barred
+            self._is_hop_missing = True
+            self._use_again(port)
+
+    def _use_again(self, port: str) -> None:
+        self._dirty.update(
+            destination
+            for destination, members in self._wanted.items()
+            if any(member.port == port for member in members)
+        )
+
+    def link_changed(self, link: LinkState) -> PortNews | None:
+        """Take note of an interface, and of what the kernel does because of it; return the port's news, if any."""
+        name = self._port_of_device.get(link.device)
+        if name is None:
+            return None
+        port = self._ports[name]
+        if link.is_gone and port.ifindex not in (0, link.ifindex):
+            # The end of an older interface of this name; its successor is what counts.
+            return None
+        if link.is_flushed or link.ifindex != port.ifindex:
+            self._lose_hops(name)
+        port.ifindex = 0 if link.is_gone else link.ifindex
+        if link.is_up == port.is_up:
+            return None
+        port.is_up = link.is_up
+        self._is_hop_missing = True
+        self.unbar(name)
+        if not link.is_flushed:
+            # Otherwise the kernel has done it.
+            self._use_again(name)
+        return PortNews(name, link.is_up)
+
+    def _lose_hops(self, name: str) -> None:
+        """Do what the kernel does to the objects over a port that lost its carrier."""
+        lost = {id_ for hop, id_ in self._hop_ids.items() if hop.port == name}
+        if not lost:
+            return
+        self._is_hop_missing = True
+        self._hop_ids = {hop: id_ for hop, id_ in self._hop_ids.items() if hop.port != name}
+        # Hundreds of groups share a few contents.
+        left_of: dict[GroupMembers, GroupMembers] = {}
+        for group, members in list(self._groups.items()):
+            left = left_of.get(members)
+            if left is None:
+                left = left_of[members] = tuple(member for member in members if member[0] not in lost)
+            if left:
+                self._groups[group] = left
+            else:
+                self._lose_group(group)
+
+    def _lose_group(self, group: int) -> None:
+        self._groups.pop(group, None)
+        for prefix in [prefix for prefix, used in self._routes.items() if used == group]:
+            del self._routes[prefix]
+        key = self._key_of_group.get(group)
+        if key is not None:
+            self._dirty.add(key[0])
+
+    def read_back(self, state: KernelState) -> list[PortNews]:
+        """Take what the kernel really holds in place of what it was thought to; return the ports' news."""
+        news = self._read_links(state.links)
+        port_of_ifindex = {port.ifindex: name for name, port in self._ports.items() if port.ifindex}
+        gateways = {name: set(port.gateways.values()) for name, port in self._ports.items()}
+        ours = [found for found in state.objects if found.protocol == self.stamp.protocol]
+        self._taken = frozenset(found.id for found in state.objects if found.protocol != self.stamp.protocol)
+        self._hop_ids, self._groups, self._routes, self._strays = {}, {}, {}, set()
+        for found in sorted(ours, key=lambda found: found.id):
+            port = port_of_ifindex.get(found.ifindex, "")
+            if found.members:
+                self._groups[found.id] = found.members
+            elif found.is_blackhole and len(found.gateway) == 0:
+                self._adopt_hop(BLACKHOLE, found.id)
+            elif port and found.gateway in gateways[port]:
+                self._adopt_hop(Hop(port, found.gateway), found.id)
+            else:
+                self._strays.add(RemoveObject(found.id))
+        for route in state.routes:
+            if route.metric == self.stamp.metric:
+                self._routes[route.prefix] = route.group
+            else:
+                self._strays.add(RemoveRoute(route.prefix, route.metric))
+        self._number_groups()
+        self._is_hop_missing = self._is_cleanup_due = True
+        self._dirty |= self._wanted.keys()
+        return news
+
+    def _read_links(self, links: tuple[LinkState, ...]) -> list[PortNews]:
+        present = {link.device: link for link in links if link.device in self._port_of_device}
+        news = []
+        for name, port in self._ports.items():
+            link = present.get(port.device) or LinkState(0, port.device, is_up=False, is_flushed=True)
+            port.ifindex = link.ifindex
+            if link.is_up != port.is_up:
+                port.is_up = link.is_up
+                news.append(PortNews(name, link.is_up))
+        return news
+
+    def _adopt_hop(self, hop: Hop, id_: int) -> None:
+        if hop in self._hop_ids:
+            self._strays.add(RemoveObject(id_))
+        else:
+            self._hop_ids[hop] = id_
+
+    def _number_groups(self) -> None:
+        """Give groups the numbers their routes in the kernel use; the rest keep theirs or get one when needed."""
+        self._group_ids = {key: id_ for key, id_ in self._group_ids.items() if id_ not in self._taken}
+        self._key_of_group = {id_: key for key, id_ in self._group_ids.items()}
+        for prefix, group in sorted(self._routes.items()):
+            if group in self._groups and group not in self._key_of_group:
+                for destination in self._claims.get(prefix, ()):
+                    key = (destination, self._family_key(prefix.family))
+                    # A route and its group were made by the same rule, so the digest tells whose it was.
+                    if key not in self._group_ids and self._is_slot_of(key, group):
+                        self._set_group_id(key, group)
+                        break
+
+    # --- what goes out ---------------------------------------------------------------------------------------------------
+    def writes(self) -> list[Write]:
+        """
+        Return what to ask for next, in order; nothing when the kernel holds what is wanted.
+
+        Ask again once these are answered: removals come only when everything else is in.
+
+        Cost: O(what changed since), O(routes) when something is to be removed.
+        """
+        puts = self._puts()
+        if puts:
+            return puts
+        self._dirty.clear()
+        if not (self._is_cleanup_due and self._may_remove):
+            return []
+        removals = self._removals()
+        self._is_cleanup_due = bool(removals)
+        return removals
+
+    def problems(self) -> list[str]:
+        """Return what of the wanted cannot be had, whatever is written."""
+        used = {member.port for members in self._wanted.values() for member in members} if self._barred else set()
+        return (
+            [f'the addressing has no prefix for "{destination}"' for destination in sorted(self._unknown)]
+            + [f"{prefix}: somebody else has a route of metric {self.stamp.metric}" for prefix in sorted(self._blocked)]
+            + [f'port "{hop.port}": {why}' for hop, why in sorted(self._barred.items()) if hop.port in {*used, ""}]
+        )
+
+    def answered(self, write: Write) -> None:
+        """Take note that *write* is done."""
+        match write:
+            case PutHop():
+                self._hop_ids[write.hop] = write.id
+            case PutGroup():
+                self._groups[write.id] = write.members
+            case PutRoute():
+                self._routes[write.prefix] = write.group
+            case RemoveRoute():
+                if write.metric == self.stamp.metric:
+                    self._routes.pop(write.prefix, None)
+                self._strays.discard(write)
+            case RemoveObject():
+                self._strays.discard(write)
+                self._hop_ids = {hop: id_ for hop, id_ in self._hop_ids.items() if id_ != write.id}
+                self._lose_group(write.id)
+                key = self._key_of_group.pop(write.id, None)
+                if key is not None:
+                    del self._group_ids[key]
+
+    def refused(self, write: Write, error: int, text: str, *, is_last: bool) -> Reaction:
+        """
+        Take note that *write* was refused with *error*; return what to do.
+
+        Args:
+            text: What the kernel says about it.
+            is_last: The kernel was read back before and refuses still.
+        """
+        react = reaction(write, error)
+        if react is Reaction.DONE:
+            self.answered(write)
+        elif react is Reaction.GIVE_UP or is_last:
+            match write:
+                case PutHop():
+                    # The other ports' groups must not suffer for it.
+                    self._barred[write.hop] = text
+                    return Reaction.DONE
+                case PutRoute() if error == errno.EEXIST:
+                    self._blocked.add(write.prefix)
+                    return Reaction.DONE
+                case _:
+                    return Reaction.GIVE_UP
+        return react
+
+    def _puts(self) -> list[Write]:
+        hops: list[Write] = []
+        ids = self._hop_ids
+        if self._is_hop_missing:
+            ids = dict(ids)
+            for hop in self._hops_to_have():
+                if hop not in ids and hop not in self._barred:
+                    leftovers = {stray.id for stray in self._strays if isinstance(stray, RemoveObject)}
+                    ids[hop] = self._free_id(f"{hop.port} {hop.gateway.hex()}", 0, leftovers.union(ids.values()))
+                    hops.append(PutHop(ids[hop], hop, self._ports[hop.port].ifindex if hop.port else 0))
+            if not hops:
+                self._is_hop_missing = False
+        groups: list[Write] = []
+        routes: list[Write] = []
+        # Hundreds of destinations share a few member tuples.
+        contents: dict[tuple[int, int], GroupMembers] = {}
+        for destination in sorted(self._dirty):
+            members = self._wanted.get(destination)
+            if members is None:
+                continue
+            for family, prefixes in self._layout.get(destination, ()):
+                group = self._group_id((destination, family))
+                content = contents.get((id(members), family))
+                if content is None:
+                    content = contents[id(members), family] = self._content(members, family, ids)
+                held = self._groups.get(group)
+                if held != content:
+                    groups.append(PutGroup(group, content, is_new=held is None))
+                for prefix in prefixes:
+                    used = self._routes.get(prefix)
+                    if used != group and prefix not in self._blocked and self._owner(prefix) == destination:
+                        routes.append(PutRoute(prefix, group, is_new=used is None))
+        return hops + groups + routes
+
+    def _hops_to_have(self) -> Iterator[Hop]:
+        yield BLACKHOLE
+        for name, port in self._ports.items():
+            if port.is_up:
+                for gateway in sorted(set(port.gateways.values())):
+                    yield Hop(name, gateway)
+
+    def _content(self, members: tuple[Member, ...], family: int, ids: Mapping[Hop, int]) -> GroupMembers:
+        """Return the members that exist; if there are none, the one that drops."""
+        found: dict[int, int] = {}
+        for member in members:
+            port = self._ports.get(member.port)
+            if port is None or not port.is_up:
+                continue
+            id_ = ids.get(Hop(member.port, port.gateways[family or IPV6]))
+            if id_ is not None:
+                found[id_] = found.get(id_, 0) + member.weight
+        if not found:
+            # Without an object that drops, one that does not exist: the kernel's refusal is then told.
+            return ((ids.get(BLACKHOLE, _BASE), 1),)
+        return tuple(zip(found, scaled(list(found.values())), strict=True))
+
+    def _removals(self) -> list[Write]:
+        strays = sorted(self._strays, key=repr)
+        routes: list[Write] = [stray for stray in strays if isinstance(stray, RemoveRoute)]
+        routes += [
+            RemoveRoute(prefix, self.stamp.metric) for prefix in sorted(self._routes) if self._owner(prefix) is None
+        ]
+        unused = [
+            group
+            for group in sorted(self._groups)
+            if group not in self._key_of_group or self._key_of_group[group][0] not in self._wanted
+        ]
+        objects: list[Write] = [RemoveObject(group) for group in unused]
+        objects += [stray for stray in strays if isinstance(stray, RemoveObject)]
+        return routes + objects
+
+    # --- names and numbers -----------------------------------------------------------------------------------------------
+    def _family_key(self, family: int) -> int:
+        return family if len(self._families) > 1 else _BOTH
+
+    def _groups_for(self, prefixes: tuple[Prefix, ...]) -> tuple[tuple[int, tuple[Prefix, ...]], ...]:
+        """Return the family keys of the groups that these prefixes need, each with the prefixes that use it."""
+        found: dict[int, list[Prefix]] = {}
+        for prefix in prefixes:
+            found.setdefault(self._family_key(prefix.family), []).append(prefix)
+        return tuple((family, tuple(found[family])) for family in sorted(found))
+
+    def _owner(self, prefix: Prefix) -> DestinationId | None:
+        return next((claimant for claimant in self._claims.get(prefix, ()) if claimant in self._wanted), None)
+
+    def _group_id(self, key: GroupKey) -> int:
+        known = self._group_ids.get(key)
+        if known is not None:
+            return known
+        # A group of ours that no route uses is left over: its number may be had, its content is replaced.
+        free = self._free_id(_slot_name(key), _GROUP_BIT, self._key_of_group)
+        self._set_group_id(key, free)
+        return free
+
+    def _set_group_id(self, key: GroupKey, id_: int) -> None:
+        self._group_ids[key] = id_
+        self._key_of_group[id_] = key
+
+    def _is_slot_of(self, key: GroupKey, id_: int) -> bool:
+        """Return whether *id_* can be the number of *key*: its own slot, or one after it if others had that."""
+        slot = _slot(_slot_name(key))
+        return bool(id_ & _GROUP_BIT) and ((id_ & (_SLOTS - 1)) - slot) % _SLOTS < _PROBES
+
+    def _free_id(self, name: str, kind: int, used: Iterable[int]) -> int:
+        used = set(used)
+        slot = _slot(name)
+        for step in range(_PROBES):
+            id_ = _BASE | kind | ((slot + step) % _SLOTS)
+            if id_ not in used and id_ not in self._taken:
+                return id_
+        raise Bug(f'no number left for the next-hop object "{name}"')
+
+
+def scaled(weights: list[int], weight_max: int = WEIGHT_MAX) -> list[int]:
+    """Return *weights* as they are if the kernel takes them, else in proportion, none below 1."""
+    largest = max(weights)
+    if largest <= weight_max:
+        return weights
+    return [max(1, weight * weight_max // largest) for weight in weights]
+
+
+def _slot_name(key: GroupKey) -> str:
+    return f"{key[0]} {key[1]}"
+
+
+def _slot(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) % _SLOTS
+
+
+def _claims(prefixes: Mapping[DestinationId, tuple[Prefix, ...]]) -> dict[Prefix, tuple[DestinationId, ...]]:
+    """Return who means each prefix, the most specific destination first."""
+    found: dict[Prefix, list[DestinationId]] = {}
+    for destination in sorted(prefixes, key=_specific_first()):
+        for prefix in prefixes[destination]:
+            found.setdefault(prefix, []).append(destination)
+    return {prefix: tuple(claimants) for prefix, claimants in found.items()}
+
+
+def _specific_first() -> Callable[[DestinationId], tuple[int, DestinationId]]:
+    return lambda destination: (-len(lookup_order(destination)), destination)
+
+
+def _rivals(claims: Mapping[Prefix, tuple[DestinationId, ...]]) -> dict[DestinationId, set[DestinationId]]:
+    found: dict[DestinationId, set[DestinationId]] = {}
+    for claimants in claims.values():
+        if len(claimants) > 1:
+            for claimant in claimants:
+                found.setdefault(claimant, set()).update(claimants)
+    return found

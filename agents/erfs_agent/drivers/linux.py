@@ -1,0 +1,292 @@
+"""The Linux kernel as a data plane: carrier from netlink, routes as next-hop groups.
+
+Rule 1: what to write, in which order and what to do about a refusal is `kernel_routes`' business; this file carries it out.
+Rule 2: every acknowledgement is read, and `write` returns when the kernel has given the last one.
+Rule 3: forwarding outlives the driver: opening it reads, closing it closes sockets.
+
+Linux 5.16 or newer. Writing needs CAP_NET_ADMIN; a *namespace* needs CAP_SYS_ADMIN too.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from erfs.addressing import Addressing, NodeAddressing
+from erfs.ids import DestinationId
+from erfs.messages import Member
+from erfs_agent.core import RoutesWritten, WriteRoutes
+from erfs_agent.drivers import netlink
+from erfs_agent.drivers.counters import NicCounters
+from erfs_agent.drivers.kernel_objects import (
+    IPV4,
+    IPV6,
+    AddressAdded,
+    KernelState,
+    LinkState,
+    Neighbour,
+    ObjectTouched,
+    Stamp,
+    Write,
+    describe,
+)
+from erfs_agent.drivers.kernel_routes import KernelRoutes, PortNews, Reaction
+from erfs_agent.drivers.netlink_socket import EventSocket, RequestSocket, inside
+from erfs_agent.drivers.requirements import Missing, missing, read_sysctl
+
+_log = structlog.get_logger(__name__)
+
+# Refused writes are worked out anew from what the kernel really holds, so often for one change.
+READ_BACKS_MAX: Final = 3
+# Somebody who removes our objects again and again is answered once in this time.
+_REPAIR_WAIT: Final = 1.0
+_EVENT_GROUPS: Final = (netlink.GROUP_LINK, netlink.GROUP_IPV6_ADDRESS, netlink.GROUP_NEXTHOP)
+
+
+class LinuxDriver:
+    """
+    The driver of one node; its contract is `erfs_agent.drivers.base.Driver`.
+
+    Args:
+        addressing: What destinations mean.
+        node: This node's interfaces and next hops.
+        protocol: The routing protocol number that marks routes and objects as ours.
+        metric: Of our routes; the lower one of two protocols' routes to a prefix wins.
+        namespace: Whose kernel tables; None: those of this process. The process itself stays where it is.
+        is_dry_run: Log what would be written and believe it done.
+
+    Raises:
+        OSError: the kernel cannot be asked, or there is no such namespace.
+    """
+
+    def __init__(
+        self,
+        addressing: Addressing,
+        node: NodeAddressing,
+        *,
+        protocol: int,
+        metric: int,
+        namespace: Path | None = None,
+        is_dry_run: bool = False,
+    ) -> None:
+        self.on_port: Callable[[str, bool], None] = _nobody_listens
+        self._node = node
+        self._stamp = Stamp(protocol, metric)
+        self._namespace = namespace
+        self._is_dry_run = is_dry_run
+        self._core = KernelRoutes(addressing, node, self._stamp)
+        self._devices = self._core.devices()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._repair: asyncio.TimerHandle | None = None
+        with inside(namespace):
+            self._requests = RequestSocket()
+            # Before anything is read, so that no change falls between.
+            self._events = EventSocket(_EVENT_GROUPS)
+            self._nics = NicCounters()
+        self._core.read_back(self._read())
+        self._core.adopt()
+
+    # --- the contract ----------------------------------------------------------------------------------------------------
+    def ports(self) -> dict[str, bool]:
+        """Return whether each port is admin up and has carrier."""
+        return self._core.ports()
+
+    def routes(self) -> dict[DestinationId, tuple[Member, ...]]:
+        """Return what the kernel holds for us, whole destinations only."""
+        return self._core.routes()
+
+    def write(self, command: WriteRoutes) -> RoutesWritten:
+        """Change the kernel's groups and routes; members whose port has no carrier are left out, as the kernel does."""
+        self._core.want(command.routes, command.removed)
+        reason = self._settle()
+        return RoutesWritten(command.change, is_ok=not reason, reason=reason)
+
+    # --- beyond the contract ---------------------------------------------------------------------------------------------
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Tell changes of carrier from now on, in *loop*, and keep the neighbours at all ports resolved."""
+        self._loop = loop
+        loop.add_reader(self._events.fileno(), self.read_events)
+        self._restore()
+        self._keep_neighbours(None)
+        for found in self.missing():
+            _log.warning("driver_requirement_missing", setting=found.setting, found=found.found, wanted=found.wanted)
+
+    def close(self) -> None:
+        """Let go of the kernel, which goes on forwarding."""
+        if self._repair is not None:
+            self._repair.cancel()
+        if self._loop is not None:
+            self._loop.remove_reader(self._events.fileno())
+            self._loop = None
+        self._requests.close()
+        self._events.close()
+        self._nics.close()
+
+    def read_events(self) -> None:
+        """Take in what the kernel has told since; called by the loop."""
+        while True:
+            raws = self._events.read()
+            if raws is None:
+                _log.warning("kernel_events_lost")
+                self._restore(is_read_back=True)
+                continue
+            if not raws:
+                return
+            for raw in raws:
+                found = netlink.event(raw)
+                match found:
+                    case LinkState():
+                        self._on_link(found)
+                    case AddressAdded():
+                        self._on_address(found.ifindex)
+                    case ObjectTouched():
+                        self._on_touched(found)
+                    case None:
+                        pass
+
+    def counters(self) -> dict[str, dict[str, int]]:
+        """
+        Return the counters of each port that has an interface: the kernel's by their names in `rtnl_link_stats64`,
+        and the adapter's own error and discard counters as ``nic.NAME``.
+        """
+        found: dict[str, dict[str, int]] = {}
+        for port, device in self._devices.items():
+            ifindex = self._core.ifindex(port)
+            raw = self._requests.get(netlink.ask_link(ifindex, self._requests.next_seq())) if ifindex else None
+            if raw is not None:
+                found[port] = netlink.counters(raw) | self._nics.read(device)
+        return found
+
+    def missing(self) -> list[Missing]:
+        """Return what the system must still be told so that this node forwards as it should."""
+        with inside(self._namespace):
+            return missing(self._node, read_sysctl)
+
+    # --- events ----------------------------------------------------------------------------------------------------------
+    def _on_link(self, link: LinkState) -> None:
+        news = self._core.link_changed(link)
+        if news is None:
+            self._restore()
+        elif news.oper_up:
+            # Ready before anyone may use it.
+            self._restore()
+            self._keep_neighbours(news.port)
+            self._tell([news])
+        else:
+            # The kernel has reacted already; what the agent has to say and to change comes before the rest.
+            self._tell([news])
+            self._restore()
+
+    def _on_address(self, ifindex: int) -> None:
+        port = self._core.port_at(ifindex)
+        if port is not None:
+            self._core.unbar(port)
+            self._restore()
+            self._keep_neighbours(port)
+
+    def _on_touched(self, touched: ObjectTouched) -> None:
+        if touched.by == self._requests.number or not self._core.is_ours(touched.id) or self._repair is not None:
+            return
+        _log.warning("kernel_objects_touched_by_others", object=touched.id)
+        if self._loop is not None:
+            self._repair = self._loop.call_later(_REPAIR_WAIT, self._repaired)
+        self._restore(is_read_back=True)
+
+    def _repaired(self) -> None:
+        self._repair = None
+        self._restore(is_read_back=True)
+
+    def _tell(self, news: list[PortNews]) -> None:
+        for found in news:
+            self.on_port(found.port, found.oper_up)
+
+    # --- writing ---------------------------------------------------------------------------------------------------------
+    def _restore(self, *, is_read_back: bool = False) -> None:
+        """Make the kernel hold again what was last asked for, after it or somebody else changed something."""
+        reason = self._settle(is_read_back=is_read_back)
+        if reason:
+            _log.warning("kernel_not_as_wanted", reason=reason)
+
+    def _settle(self, *, is_read_back: bool = False) -> str:
+        """Ask until the kernel holds what is wanted; return why it does not, "" if it does."""
+        read_backs = 0
+        try:
+            if is_read_back:
+                self._read_back()
+            while writes := self._core.writes():
+                refusals = self._carry_out(writes, is_last=read_backs == READ_BACKS_MAX)
+                if Reaction.GIVE_UP in refusals:
+                    return refusals[Reaction.GIVE_UP]
+                if Reaction.READ_BACK in refusals:
+                    read_backs += 1
+                    self._read_back()
+        except OSError as error:
+            return f"the kernel does not answer: {error.strerror or error}"
+        return "; ".join(self._core.problems())
+
+    def _carry_out(self, writes: list[Write], *, is_last: bool) -> dict[Reaction, str]:
+        """Ask for all of *writes*; return the reactions to what was refused, each with the first reason."""
+        if self._is_dry_run:
+            for write in writes:
+                _log.info("dry_run", would=describe(write, self._stamp, self._devices))
+                self._core.answered(write)
+            return {}
+        requests = [netlink.encode(write, self._stamp, self._requests.next_seq()) for write in writes]
+        found: dict[Reaction, str] = {}
+        for write, said in zip(writes, self._requests.ask(requests), strict=True):
+            if not said.error:
+                self._core.answered(write)
+                continue
+            text = said.text or os.strerror(said.error)
+            reaction = self._core.refused(write, said.error, text, is_last=is_last)
+            if reaction not in found:
+                found[reaction] = f"{describe(write, self._stamp, self._devices)}: {text}"
+        return found
+
+    def _keep_neighbours(self, port: str | None) -> None:
+        if self._is_dry_run:
+            return
+        for ifindex, gateway in self._core.neighbours(port):
+            raw = self._requests.get(netlink.ask_neighbour(ifindex, gateway, self._requests.next_seq()))
+            known = netlink.neighbour(raw) if raw is not None and raw.kind == netlink.RTM_NEWNEIGH else None
+            if known is not None and _is_kept(known):
+                continue
+            request = netlink.encode_neighbour(ifindex, gateway, self._stamp, known, self._requests.next_seq())
+            said = self._requests.ask([request])[0]
+            if said.error:
+                reason = said.text or os.strerror(said.error)
+                _log.warning("neighbour_not_kept", port=self._core.port_at(ifindex), reason=reason)
+
+    # --- reading ---------------------------------------------------------------------------------------------------------
+    def _read_back(self) -> None:
+        # Events up to now are older than what is about to be read: the agent must hear of them, the books must not.
+        while raws := self._events.read():
+            for raw in raws:
+                found = netlink.event(raw)
+                if isinstance(found, LinkState):
+                    news = self._core.link_changed(found)
+                    self._tell([news] if news is not None else [])
+        self._tell(self._core.read_back(self._read()))
+
+    def _read(self) -> KernelState:
+        requests = self._requests
+        links = tuple(netlink.link(raw) for raw in requests.dump(netlink.ask_links(requests.next_seq())))
+        objects = tuple(netlink.next_hop(raw) for raw in requests.dump(netlink.ask_next_hops(requests.next_seq())))
+        routes = [
+            netlink.route(raw, self._stamp)
+            for family in (IPV4, IPV6)
+            for raw in requests.dump(netlink.ask_routes(family, self._stamp, requests.next_seq()))
+        ]
+        return KernelState(links, objects, tuple(route for route in routes if route is not None))
+
+
+def _is_kept(known: Neighbour) -> bool:
+    """Return whether this entry needs nothing of us: it is kept resolved already, or somebody set it by hand."""
+    return known.is_managed or bool(known.state & (netlink.NUD_PERMANENT | netlink.NUD_NOARP))
+
+
+def _nobody_listens(port: str, oper_up: bool) -> None:
+    """Stand for the time before a runtime listens."""

@@ -1,0 +1,169 @@
+"""How is the kernel asked, and how does it tell?
+
+Rule 1: no decisions: requests in, answers out.
+Rule 2: a request is answered before `ask` returns; the kernel does the work while it takes the request.
+"""
+
+import ctypes
+import errno
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from erfs_agent.drivers.netlink import (
+    NLM_F_DUMP_INTR,
+    NLMSG_DONE,
+    NLMSG_ERROR,
+    Answer,
+    Raw,
+    answer,
+    split,
+)
+
+_SOL_NETLINK: Final = 270
+_NETLINK_ADD_MEMBERSHIP, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK = 1, 10, 11, 12
+_CLONE_NEWNET: Final = 0x40000000
+_BUFFER: Final = 1 << 16
+# An acknowledgement takes about 800 bytes of the receive buffer, whose default is 208 KiB.
+BATCH_MAX: Final = 64
+_DUMP_ATTEMPTS: Final = 5
+# A port that flaps while this process is held up must not lose events; what does not fit is read back anyway.
+_EVENT_BUFFER: Final = 1 << 20
+_ANSWER_WAIT: Final = 5.0
+
+
+@contextmanager
+def inside(namespace: Path | None) -> Iterator[None]:
+    """
+    Be in a network namespace meanwhile; None: stay. What is opened inside keeps to it afterwards.
+
+    Raises:
+        OSError: there is none at that path, or it may not be entered (CAP_SYS_ADMIN).
+    """
+    if namespace is None:
+        yield
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    with Path("/proc/thread-self/ns/net").open("rb") as home, namespace.open("rb") as target:
+        _enter(libc, target.fileno())
+        try:
+            yield
+        finally:
+            _enter(libc, home.fileno())
+
+
+def _enter(libc: ctypes.CDLL, descriptor: int) -> None:
+    if libc.setns(descriptor, _CLONE_NEWNET):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+class RequestSocket:
+    """For requests; opened in the namespace this thread is in."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+        self._socket.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
+        self._socket.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
+        self._socket.setsockopt(_SOL_NETLINK, _NETLINK_GET_STRICT_CHK, 1)
+        self._socket.settimeout(_ANSWER_WAIT)
+        self._socket.bind((0, 0))
+        self.number: int = self._socket.getsockname()[0]
+        """What the kernel calls this socket; notifications of changes made here carry it."""
+        self._seq = 0
+
+    def next_seq(self) -> int:
+        """Return a number for one request."""
+        self._seq = (self._seq + 1) & 0xFFFFFFFF
+        return self._seq
+
+    def ask(self, requests: Sequence[bytes]) -> list[Answer]:
+        """
+        Send *requests*, which all want an acknowledgement, and return the answers in their order.
+
+        Raises:
+            OSError: the kernel could not take them or did not answer.
+        """
+        answers: list[Answer] = []
+        for start in range(0, len(requests), BATCH_MAX):
+            batch = requests[start : start + BATCH_MAX]
+            self._socket.send(b"".join(batch))
+            expected = len(answers) + len(batch)
+            while len(answers) < expected:
+                answers += [answer(raw) for raw in split(self._socket.recv(_BUFFER)) if raw.kind == NLMSG_ERROR]
+        return answers
+
+    def get(self, request: bytes) -> Raw | None:
+        """Return the one message that answers *request*, None if there is no such thing. Raises OSError."""
+        self._socket.send(request)
+        for raw in split(self._socket.recv(_BUFFER)):
+            if raw.kind == NLMSG_ERROR:
+                return None
+            return raw
+        return None
+
+    def dump(self, request: bytes) -> list[Raw]:
+        """
+        Return all messages that answer *request*, from one state of the tables.
+
+        Raises:
+            OSError: refused, or the tables changed during every attempt.
+        """
+        for _ in range(_DUMP_ATTEMPTS):
+            found, is_consistent = self._dump_once(request)
+            if is_consistent:
+                return found
+        raise OSError(errno.EAGAIN, "the kernel's tables change faster than they can be read")
+
+    def _dump_once(self, request: bytes) -> tuple[list[Raw], bool]:
+        self._socket.send(request)
+        found: list[Raw] = []
+        is_consistent = True
+        while True:
+            for raw in split(self._socket.recv(_BUFFER)):
+                is_consistent = is_consistent and not raw.flags & NLM_F_DUMP_INTR
+                if raw.kind == NLMSG_DONE:
+                    return found, is_consistent
+                if raw.kind == NLMSG_ERROR:
+                    said = answer(raw)
+                    raise OSError(said.error, said.text or os.strerror(said.error))
+                found.append(raw)
+
+    def close(self) -> None:
+        """Give it back."""
+        self._socket.close()
+
+
+class EventSocket:
+    """For notifications of *groups*; opened in the namespace this thread is in."""
+
+    def __init__(self, groups: Sequence[int]) -> None:
+        self._socket = socket.socket(
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE
+        )
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _EVENT_BUFFER)
+        self._socket.bind((0, 0))
+        for group in groups:
+            self._socket.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, group)
+
+    def fileno(self) -> int:
+        """Return what an event loop watches."""
+        return self._socket.fileno()
+
+    def read(self) -> list[Raw] | None:
+        """Return the messages of one datagram, an empty list if there is none now, None if some were lost."""
+        try:
+            return list(split(self._socket.recv(_BUFFER)))
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            if error.errno == errno.ENOBUFS:
+                return None
+            raise
+
+    def close(self) -> None:
+        """Give it back."""
+        self._socket.close()
