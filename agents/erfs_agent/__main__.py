@@ -27,10 +27,12 @@ from erfs.ids import DestinationId, NodeId
 from erfs.messages import Member
 from erfs.topics import Topics
 from erfs.units import MS
-from erfs_agent.aio.runtime import AgentRuntime
+from erfs_agent.aio.runtime import AgentRuntime, log_mark
+from erfs_agent.aio.sessions import UdpSessions, be_realtime
 from erfs_agent.aio.store import FileStore
 from erfs_agent.core import AgentCore
 from erfs_agent.drivers.simulated import SimulatedDriver
+from erfs_agent.probing import Sessions
 from erfs_agent.settings import RELOADABLE, AgentSettings
 from erfs_agent.state import AgentState
 
@@ -54,13 +56,21 @@ The configuration is TOML; the environment overrides it, nested names joined by 
   [timers]
   wait_to_restore = "2 s"
 
+A port may also have a liveness session, which notices what no carrier tells:
+
+  [[ports]]
+  port = "e3"
+  far_end = "spine3"
+  far_port = "e1"
+  session = { interface = "swp3" }
+
   ERFS_AGENT__TIMERS__WAIT_TO_RESTORE="5 s" erfs-agent --config agent.toml
 
 The only driver so far is "simulated": a data plane inside this process whose ports are all up, for trying out an agent
 against a real bus and controller. The Linux driver comes later.
 
-SIGHUP reads the file again: timers and log apply at once, other changes are named and wait for a restart, and a bad
-file is refused whole. SIGTERM ends the agent; forwarding stays as it is.
+SIGHUP reads the file again: timers, session_timing and log apply at once, other changes are named and wait for a
+restart, and a bad file is refused whole. SIGTERM ends the agent; forwarding stays as it is.
 """
 
 
@@ -119,16 +129,23 @@ async def _serve(settings: AgentSettings, path: Path) -> None:
     driver = SimulatedDriver(_OwnPlane(), node, [binding.port for binding in bindings])
     store = FileStore(settings.state_file) if settings.state_file is not None else None
     state = _last_state(store)
+    sessions = _sessions(settings)
     core = AgentCore(
-        node, bindings, settings.core_timers(), state, ports_up=driver.ports(), routes_installed=driver.routes()
+        node,
+        bindings,
+        settings.core_timers(),
+        state,
+        ports_up=driver.ports(),
+        routes_installed=driver.routes(),
+        ports_watched=sessions.ports if sessions is not None else frozenset(),
     )
     topics = Topics(settings.bus.prefix)
     bus = MqttBus(settings.bus, node, will=edge.will(topics, core.last_will()), rng=SystemRandom())
-    runtime = AgentRuntime(core, driver, bus, store, topics=topics)
+    runtime = AgentRuntime(core, driver, bus, store, sessions, topics=topics)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, runtime.stop)
     loop.add_signal_handler(signal.SIGINT, runtime.stop)
-    loop.add_signal_handler(signal.SIGHUP, partial(_Reload(settings, path), runtime))
+    loop.add_signal_handler(signal.SIGHUP, partial(_Reload(settings, path, sessions), runtime))
     async with asyncio.TaskGroup() as tasks:
         bus_task = tasks.create_task(bus.run(), name="bus")
         _log.info("agent_started", port_count=len(bindings), has_program=state.program is not None)
@@ -137,6 +154,17 @@ async def _serve(settings: AgentSettings, path: Path) -> None:
             await bus.drain(GOODBYE_NS)
         bus_task.cancel()
     _log.info("agent_stopped")
+
+
+def _sessions(settings: AgentSettings) -> UdpSessions | None:
+    """Return the sessions of the ports that have an addressing, None if no port has."""
+    ends = settings.session_ends()
+    if not ends:
+        return None
+    if settings.sessions.realtime_priority:
+        be_realtime(settings.sessions.realtime_priority)
+    core = Sessions(NodeId(settings.node), ends, SystemRandom())
+    return UdpSessions(core, settings.session_wires(), on_mark=log_mark, dscp=settings.sessions.dscp)
 
 
 def _last_state(store: FileStore | None) -> AgentState:
@@ -154,9 +182,10 @@ def _last_state(store: FileStore | None) -> AgentState:
 class _Reload:
     """What a running agent does on SIGHUP."""
 
-    def __init__(self, settings: AgentSettings, path: Path) -> None:
+    def __init__(self, settings: AgentSettings, path: Path, sessions: UdpSessions | None) -> None:
         self._settings = settings
         self._path = path
+        self._sessions = sessions
 
     def __call__(self, runtime: AgentRuntime) -> None:
         try:
@@ -168,6 +197,8 @@ class _Reload:
         applied = {name: getattr(fresh, name) for name in changed if name in RELOADABLE}
         self._settings = self._settings.model_copy(update=applied)
         runtime.reload(self._settings.core_timers())
+        if self._sessions is not None:
+            self._sessions.retime({end.binding.port: end.timing for end in self._settings.session_ends()})
         set_up_logs(self._settings.log.level)
         _log.info(
             "config_reloaded",

@@ -208,6 +208,29 @@ def discriminator(link: LinkId, node: NodeId) -> int:
     return int.from_bytes(digest, "big") or 1
 
 
+def discriminators(node: NodeId, bindings: Iterable[PortBinding]) -> dict[int, tuple[LinkId, NodeId]]:
+    """
+    Return which discriminator means whose end of which link, for both ends of all *bindings* of *node*.
+
+    Raises:
+        FabricError: two ends cannot be told apart.
+    """
+    names: dict[int, tuple[LinkId, NodeId]] = {}
+    for binding in bindings:
+        link, far_end = binding.link, binding.far_end
+        if far_end == node:
+            raise FabricError(f'link "{link}" has both ends on "{node}": a session cannot tell them apart')
+        for owner in (node, far_end):
+            number = discriminator(link, owner)
+            other_link, other = names.setdefault(number, (link, owner))
+            if (other_link, other) != (link, owner):
+                raise FabricError(
+                    f'"{owner}" on link "{link}" and "{other}" on link "{other_link}" have the same discriminator'
+                    f" 0x{number:08x}: rename one of the ports"
+                )
+    return names
+
+
 @dataclass(slots=True)
 class Tally:
     """What is counted over the life of all sessions of a node."""
@@ -340,7 +363,7 @@ class Sessions:
         self._sessions = tuple(_Session(index, node, end) for index, end in enumerate(ordered))
         self._by_port = {session.binding.port: session for session in self._sessions}
         assert len(self._by_port) == len(self._sessions), "one session for each port"
-        self._names = _named(node, self._sessions)
+        self._names = discriminators(node, (end.binding for end in ordered))
         # Entries (instant, index of session); one whose instant is no longer the session's is stale.
         self._sends: list[tuple[int, int]] = []
         self._judgements: list[tuple[int, int]] = []
@@ -663,20 +686,3 @@ class Sessions:
     def _judge_at(self, session: _Session, at_ns: int) -> None:
         session.judge_ns = at_ns
         heapq.heappush(self._judgements, (at_ns, session.index))
-
-
-def _named(node: NodeId, sessions: Iterable[_Session]) -> dict[int, tuple[LinkId, NodeId]]:
-    """Return whose discriminator is which. Raises FabricError."""
-    names: dict[int, tuple[LinkId, NodeId]] = {}
-    for session in sessions:
-        link, far_end = session.binding.link, session.binding.far_end
-        if far_end == node:
-            raise FabricError(f'link "{link}" has both ends on "{node}": its ends cannot be told apart by a session')
-        for number, name in ((session.mine, (link, node)), (session.expected, (link, far_end))):
-            other = names.setdefault(number, name)
-            if other != name:
-                raise FabricError(
-                    f'discriminator 0x{number:08x} is that of "{name[1]}" on link "{name[0]}" and of "{other[1]}" on'
-                    f' link "{other[0]}": rename one of the ports'
-                )
-    return names

@@ -27,6 +27,9 @@ wait_to_restore = "2 s"
 """
 
 
+FIRST_PORT = 'far_end = "spine1", far_port = "e1"'
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -157,6 +160,59 @@ def test_a_password_file_that_is_not_there_is_told_before_the_start(config: Path
 
     assert done.returncode == 64
     assert "/nowhere/secret: cannot read the password" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("session", "told"),
+    [
+        ("{}", "needs an interface, or local and remote addresses"),
+        ('{ local = "10.0.0.1" }', "local and remote belong together"),
+        ('{ local = "10.0.0.1", remote = "spine1" }', "'spine1' does not appear to be an IPv4 or IPv6 address"),
+        ('{ local = "10.0.0.1:99999", remote = "10.0.0.2" }', '"99999" is no UDP port'),
+        ('{ interface = "swp1", timing = "hosts" }', "no session_timing is called hosts"),
+    ],
+)
+def test_a_session_that_cannot_run_is_told(config: Path, session: str, told: str) -> None:
+    config.write_text(config.read_text().replace(FIRST_PORT, f"{FIRST_PORT}, session = {session}"))
+
+    done = check(config)
+
+    assert done.returncode == 64
+    assert told in done.stderr
+
+
+def test_a_link_with_both_ends_here_can_have_no_session(config: Path) -> None:
+    looped = 'far_end = "leaf1", far_port = "e2", session = { interface = "e1" }'
+    config.write_text(config.read_text().replace(FIRST_PORT, looped))
+
+    done = check(config)
+
+    assert done.returncode == 64
+    assert "a session cannot tell them apart" in done.stderr
+
+
+def test_two_daemons_bring_their_session_up_and_take_new_intervals(config: Path) -> None:
+    near, far = free_port(), free_port()
+    text = config.read_text() + '[session_timing.default]\ninterval = "20 ms"\n'
+
+    def session(local: int, remote: int) -> str:
+        return f', session = {{ local = "127.0.0.1:{local}", remote = "127.0.0.1:{remote}" }}'
+
+    config.write_text(text.replace(FIRST_PORT, FIRST_PORT + session(near, far)))
+    other = config.with_name("spine.toml")
+    at_spine = text.replace("leaf1", "spine1").replace(
+        FIRST_PORT, FIRST_PORT.replace("spine1", "leaf1") + session(far, near)
+    )
+    other.write_text(at_spine)
+    with daemon(config) as leaf, daemon(other) as spine:
+        assert leaf.await_event("session_up")["far_end"] == "spine1"
+        spine.await_event("session_up")
+        config.write_text(config.read_text().replace('"20 ms"', '"30 ms"'))
+        leaf.process.send_signal(signal.SIGHUP)
+        assert leaf.await_event("config_reloaded")["applied"] == ["session_timing"]
+        assert leaf.end() == 0
+        assert spine.await_event("session_paused")["far_end"] == "leaf1"
+        assert spine.end() == 0
 
 
 def test_the_environment_overrides_the_file(config: Path) -> None:

@@ -17,6 +17,7 @@ import structlog
 from erfs.aio import edge
 from erfs.ports import Bus, BusConnected, BusLost, Incoming, Mark, Publish, Subscribe, TimerFired
 from erfs.topics import Topics
+from erfs_agent.aio.sessions import UdpSessions
 from erfs_agent.aio.store import Store
 from erfs_agent.core import AgentCommand, AgentCore, AgentEvent, AgentTimers, Persist, PortChanged, WriteRoutes
 from erfs_agent.drivers.base import Driver
@@ -43,6 +44,7 @@ class AgentRuntime:
         driver: Its data plane.
         bus: Its end of the bus; whoever made it runs it, with ``core.last_will()`` as its last will.
         store: Where its state goes; None keeps nothing.
+        sessions: Those of its ports that have one; they begin and end with the agent.
         topics: The fabric's topics.
         on_mark: Told of each mark, at once.
         clock_ns: Monotonic.
@@ -54,6 +56,7 @@ class AgentRuntime:
         driver: Driver,
         bus: Bus,
         store: Store | None = None,
+        sessions: UdpSessions | None = None,
         *,
         topics: Topics | None = None,
         on_mark: OnMark = log_mark,
@@ -64,6 +67,7 @@ class AgentRuntime:
         self._driver = driver
         self._bus = bus
         self._store = store
+        self._sessions = sessions
         self._topics = topics or Topics()
         self._on_mark = on_mark
         self._clock_ns = clock_ns
@@ -94,6 +98,10 @@ class AgentRuntime:
                 # A carrier may have changed since the core was told of it; to hear it twice is harmless.
                 self._events.extendleft(PortChanged(port, is_up) for port, is_up in self._driver.ports().items())
                 self._drain()
+                if self._sessions is not None and self._is_running:
+                    self._sessions.on_change = self._take
+                    self._sessions.on_error = self._end
+                    self._sessions.start()
                 await self._ended
         finally:
             self._disarm()
@@ -102,6 +110,8 @@ class AgentRuntime:
     def stop(self) -> None:
         """End on purpose: say goodbye on the bus, which must still be run until it has sent that."""
         if self._is_running:
+            if self._sessions is not None:
+                self._sessions.stop()
             self._dispatch(self.core.stop())
             self._end()
 
@@ -132,6 +142,8 @@ class AgentRuntime:
 
     def _fall_silent(self) -> None:
         self._events.clear()
+        if self._sessions is not None:
+            self._sessions.abandon()
         self._bus.on_message = _ignore
         self._bus.on_state = _ignore
         self._driver.on_port = _ignore_port
