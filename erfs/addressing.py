@@ -19,11 +19,12 @@ from ipaddress import (
     IPv6Address,
     IPv6Network,
     collapse_addresses,
+    ip_address,
     ip_network,
 )
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 
 from erfs.errors import ConfigError, FabricError, Problem
 from erfs.ids import EVERYTHING, DestinationId, NodeId, port_id
@@ -31,8 +32,8 @@ from erfs.ids import EVERYTHING, DestinationId, NodeId, port_id
 if TYPE_CHECKING:
     from erfs.fabric import Fabric, LinkEnd, Node
 
-Address = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
+Address = Annotated[IPv4Address | IPv6Address, BeforeValidator(ip_address)]
+Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(ip_network)]
 
 IPV4_POOL: Final = IPv4Network("10.64.0.0/10")
 IPV6_POOL: Final = IPv6Network("fd5e:7f3a:91c4::/48")

@@ -136,6 +136,7 @@ class KernelRoutes:
         # What the kernel will not have, read back or not: prefixes that are somebody else's, gateways with the reason.
         self._blocked: set[Prefix] = set()
         self._barred: dict[Hop, str] = {}
+        self._is_newly_barred = False
 
         self._taken: frozenset[int] = frozenset()
         self._hop_ids: dict[Hop, int] = {}
@@ -363,6 +364,7 @@ class KernelRoutes:
 
         Cost: O(what changed since), O(routes) when something is to be removed.
         """
+        self._is_newly_barred = False
         puts = self._puts()
         if puts:
             return puts
@@ -419,6 +421,10 @@ class KernelRoutes:
                 case PutHop():
                     # The other ports' groups must not suffer for it.
                     self._barred[write.hop] = text
+                    self._is_newly_barred = True
+                    return Reaction.DONE
+                case PutGroup() | PutRoute() if self._is_newly_barred:
+                    # It names what was refused a moment ago; the next round leaves that out.
                     return Reaction.DONE
                 case PutRoute() if error == errno.EEXIST:
                     self._blocked.add(write.prefix)
