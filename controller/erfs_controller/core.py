@@ -1,7 +1,7 @@
 """The controller: evidence in, programs out. Wires the parts; each decision is one of theirs.
 
 Rule 1: `handle` is a pure step: no I/O, no clock, no chance; equal events give equal commands on every machine.
-Rule 2: programs are pushed only while leading, and only what the guard lets pass.
+Rule 2: programs are pushed only while leading, and only what the guard and the verifier let pass.
 Rule 3: nothing here decides: whom to believe is detection's, when to compute is routes', in which order to push is programming's.
 """
 
@@ -248,7 +248,7 @@ class ControllerCore:
 
     def _compute(self, now_ns: int) -> list[Command]:
         computed = self._routes.compute(self._detection.unusable, self._detection.facts())
-        plan = self._programming.plan(computed.programs, self._fabric)
+        plan = self._programming.plan(computed.programs, self._fabric, self._detection.unusable)
         generation = self._programming.next_generation
         mark = Mark(
             "routes_computed",

@@ -4,17 +4,18 @@ Rule 1: a round starts when every agent that must has acknowledged the one befor
 Rule 2: every plan starts from what agents really run. What may be under way to one is overtaken in the first round.
 Rule 3: who is gone or cut off is given its program last and not waited for; who does not answer is named, and later rounds wait.
 Rule 4: a gone agent's node goes on forwarding as it did: additions are planned around it, and planned anew when agents come or go.
-Rule 5: nothing here knows why routes changed.
+Rule 5: no round is pushed that could loop or lose what works, whichever of its agents are first: each is verified in the plan.
+Rule 6: nothing here knows why routes changed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from erfs.fabric import Fabric
-from erfs.ids import NodeId
+from erfs.ids import DestinationId, LinkId, NodeId
 from erfs.messages import Ack, Installed, Program
-from erfs.paths import plan_rounds
+from erfs.paths import PushVerdict, Verifier, plan_rounds
 from erfs.ports import Mark, Publish
 from erfs.topics import Address, Channel
 from erfs_controller.roster import Roster, age
@@ -39,17 +40,53 @@ class Plan:
         after: What they should run; the same object where that is the same work.
         rounds: Who is given what, in which order.
         held_by: The gone agents for whose sake some destinations keep next hops that are not what *after* has; empty if none do.
+        flaw: Why the plan must not be carried out; None if it may.
     """
 
     before: Mapping[NodeId, Program]
     after: Mapping[NodeId, Program]
     rounds: list[Round]
     held_by: tuple[NodeId, ...] = ()
+    flaw: "Flaw | None" = None
 
     @property
     def changed_count(self) -> int:
         """How many nodes get something."""
         return len({node for round_ in self.rounds for node in round_})
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """
+    What could happen in a round of a plan.
+
+    Args:
+        round_number: The first round in which it could, counted from 1.
+        kind: "loop", "valley" or "interruption", the worst of what was found.
+        destinations: Whose packets.
+        nodes: Among or at which nodes; of an interruption, the sources.
+    """
+
+    round_number: int
+    kind: str
+    destinations: tuple[DestinationId, ...]
+    nodes: tuple[NodeId, ...]
+
+    @classmethod
+    def first_of(cls, verdict: PushVerdict) -> "Flaw | None":
+        """Return why *verdict* forbids a push, None if it does not."""
+        number = verdict.unsafe_round()
+        if number is None:
+            return None
+        found = verdict.rounds[number]
+        kind, pairs = "interruption", [(item.destination, item.sources) for item in found.interrupted]
+        if found.loops:
+            kind, pairs = "loop", [(loop.destination, loop.nodes) for loop in found.loops]
+        elif found.valleys:
+            kind, pairs = "valley", [(valley.destination, (valley.node,)) for valley in found.valleys]
+        destinations = sorted({destination for destination, _ in pairs})
+        nodes = sorted({node for _, among in pairs for node in among})
+        return cls(number + 1, kind, tuple(destinations), tuple(nodes))
 
 
 @dataclass(slots=True)
@@ -88,6 +125,8 @@ class Programming:
         self._push: _Push | None = None
         self._is_paused = True
         self._held_by: tuple[NodeId, ...] = ()
+        self._verifier: tuple[Fabric, Verifier] | None = None
+        self._is_withheld = False
         self.is_plan_stale = False
         """Whether agents came or went so that what is left of the plan is no longer proven; plan anew."""
 
@@ -106,9 +145,12 @@ class Programming:
         return None if self._push is None or self._is_paused else self._push.resend_at_ns
 
     # --- planning -----------------------------------------------------------------------------------------------------
-    def plan(self, computed: Mapping[NodeId, Program], fabric: Fabric) -> Plan:
+    def plan(self, computed: Mapping[NodeId, Program], fabric: Fabric, unusable: Collection[LinkId]) -> Plan:
         """
         Return how to get from what agents run to the *computed* programs; no round if they run it all.
+
+        Every round is verified, in every mixture of old and new programs that it may pass through; links that are *unusable* count as
+        such. What a gone agent may be running is part of each mixture.
 
         Where no agent runs anything yet one round is enough: any part of an acyclic whole is acyclic.
         An agent with something unacknowledged under way is in the first round whatever it runs, for a node that turns out to run
@@ -131,7 +173,15 @@ class Programming:
             if not rounds:
                 rounds.append({})
             rounds[0].setdefault(node, before.get(node, program))
-        return Plan(running, after, rounds, tuple(pinned) if is_held else ())
+        verdict = self._verifier_of(fabric).verify_rounds(
+            before, rounds, working=lambda link: link not in unusable, pinned=pinned
+        )
+        return Plan(running, after, rounds, tuple(pinned) if is_held else (), Flaw.first_of(verdict))
+
+    def _verifier_of(self, fabric: Fabric) -> Verifier:
+        if self._verifier is None or self._verifier[0] is not fabric:
+            self._verifier = (fabric, Verifier(fabric))
+        return self._verifier[1]
 
     def _pinned(self, before: Mapping[NodeId, Program]) -> dict[NodeId, tuple[Program, ...]]:
         """Return the nodes that forward without an agent, with all that they may be running."""
@@ -143,10 +193,17 @@ class Programming:
 
     # --- pushing ------------------------------------------------------------------------------------------------------
     def begin(self, plan: Plan, now_ns: int) -> Commands:
-        """Push the rounds of *plan* in their order; whatever was under way is superseded."""
+        """
+        Push the rounds of *plan* in their order; whatever was under way is superseded.
+
+        A plan with a flaw is not carried out at all: agents keep what they run until links or agents come or go and there is another plan.
+        """
         self._push = None
         self._held_by = plan.held_by
+        self._is_withheld = plan.flaw is not None
         self.is_plan_stale = False
+        if plan.flaw is not None:
+            return [self._withheld(plan, plan.flaw)]
         if not plan.rounds:
             return self._finished()
         self._push = _Push(round=plan.rounds[0], later=plan.rounds[1:])
@@ -155,6 +212,7 @@ class Programming:
     def hold(self, generation: int) -> None:
         """Push nothing more: *generation* was refused, and keeps its number for when it may go after all."""
         self._push = None
+        self._is_withheld = False
         self._last_generation = generation - 1
 
     def pause(self) -> None:
@@ -226,6 +284,8 @@ class Programming:
         """An agent came or went. One that returns with something else than it was given is sent it again."""
         agent = self._roster.agents[node]
         push = self._push
+        # What was withheld may go when other agents are there to be ordered.
+        self.is_plan_stale |= self._is_withheld
         if not agent.is_online:
             if push is not None and push.later and not self._is_cut_off(node):
                 # The rounds to come were ordered for a node that follows; this one stays where it is.
@@ -290,6 +350,16 @@ class Programming:
     def _publish(self, program: Program) -> Publish:
         again = program.model_copy(update={"seq": self._sequence.next()})
         return Publish(Address(Channel.PROGRAM, program.node), again)
+
+    def _withheld(self, plan: Plan, flaw: Flaw) -> Mark:
+        named = {
+            "destinations": list(flaw.destinations[:NAMED_MAX]),
+            "destination_count": len(flaw.destinations),
+            "nodes": list(flaw.nodes[:NAMED_MAX]),
+            "node_count": len(flaw.nodes),
+        }
+        at = {"round": flaw.round_number, "rounds": len(plan.rounds), "finding": flaw.kind}
+        return self._generation_mark("push_withheld", self.next_generation, **at, **named)
 
     def _generation_mark(self, event: str, generation: int, **fields: object) -> Mark:
         return Mark(event, {"epoch": self._epoch, "generation": generation} | fields)

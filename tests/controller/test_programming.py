@@ -1,9 +1,14 @@
 """Generations, rounds, acknowledgements, retries."""
 
+import pytest
+
 from erfs.generators import generate
+from erfs.paths import Loop, PushVerdict, RoundVerdict, Unreached, Valley
 from erfs.ports import BusConnected, BusLost, Mark
 from erfs.units import MS, SECOND
+from erfs_controller import programming
 from erfs_controller.core import ControllerTimers
+from erfs_controller.programming import Flaw
 
 PUSHING = (
     "routes_computed",
@@ -426,3 +431,84 @@ def test_a_destination_held_for_a_gone_agent_is_planned_anew_when_it_returns(kit
     said = bench.hear(bench.presence("pod0-agg0", incarnation=2)) + bench.wait(20 * MS)
     assert kit.marks(said)[-1].event == "restoration_finished"
     assert "pod0-agg0" in {program.node for program in kit.pushed(said)}
+
+
+def all_at_once(old, new, fabric, pinned):  # type: ignore[no-untyped-def]
+    """Return a plan as somebody would make it who thinks that order does not matter."""
+    return [{node: program for node, program in new.items() if old[node].digest != program.digest}]
+
+
+def test_a_plan_that_could_lose_packets_is_withheld_and_not_tried_again(  # type: ignore[no-untyped-def]
+    kit, fat_tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cable is back and nothing is lost without it. Pushed all at once, others could send by core0-0 before it knows the way."""
+    bench = kit.bench(fat_tree)
+    bench.lead()
+    link = bench.link("core0-0", "pod0-agg0")
+    bench.fail(link)
+    bench.wait(100 * MS)
+    runs = dict(bench.programs)
+    with monkeypatch.context() as patched:
+        patched.setattr(programming, "plan_rounds", all_at_once)
+        said = bench.repair(link) + bench.wait(100 * MS)
+        assert [mark.event for mark in kit.marks(said)][-2:] == ["routes_computed", "push_withheld"]
+        (withheld,) = kit.marks(said, "push_withheld")
+        assert {name: withheld.fields[name] for name in ("round", "rounds", "finding")} == {
+            "round": 1,
+            "rounds": 1,
+            "finding": "interruption",
+        }
+        assert withheld.fields["destinations"] == ["@pod0-edge0", "@pod0-edge1"]
+        assert withheld.fields["destination_count"] == 2
+        assert kit.pushed(said) == []
+        said = bench.wait(60 * SECOND)
+        assert kit.marks(said) + kit.pushed(said) == [], "held: nothing more is tried by time alone"
+        said = bench.hear(bench.presence("pod3-edge1-host0", incarnation=2)) + bench.wait(60 * SECOND)
+        assert [mark.event for mark in kit.marks(said)] == ["routes_computed", "push_withheld"]
+    assert bench.programs == runs
+
+    said = bench.hear(bench.presence("pod3-edge1-host0", incarnation=3)) + bench.wait(100 * MS)
+    assert kit.marks(said)[-1].event == "restoration_finished"
+    assert bench.hear(bench.presence("pod3-edge1-host0", incarnation=4)) + bench.wait(500 * MS) == []
+
+
+def test_a_withheld_plan_gives_way_to_the_next_news(kit, fat_tree, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    bench = kit.bench(fat_tree)
+    bench.lead()
+    link = bench.link("core0-0", "pod0-agg0")
+    bench.fail(link)
+    bench.wait(100 * MS)
+    with monkeypatch.context() as patched:
+        patched.setattr(programming, "plan_rounds", all_at_once)
+        bench.repair(link)
+        bench.wait(100 * MS)
+    said = bench.fail(bench.link("core1-1", "pod3-agg1")) + bench.wait(100 * MS)
+    assert kit.marks(said, "push_withheld") == []
+    assert kit.marks(said)[-1].event == "restoration_finished"
+
+
+def test_what_repairs_something_is_pushed_though_it_is_not_perfect(  # type: ignore[no-untyped-def]
+    kit, fat_tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """core0-0 could forget pod0 before the others have left it; but something is broken, and nothing loops."""
+    bench = kit.bench(fat_tree)
+    bench.lead()
+    monkeypatch.setattr(programming, "plan_rounds", all_at_once)
+    said = bench.fail(bench.link("core0-0", "pod0-agg0")) + bench.wait(100 * MS)
+    assert kit.marks(said, "push_withheld") == []
+    assert kit.marks(said)[-1].event == "restoration_finished"
+
+
+def test_the_worst_of_what_is_found_is_named() -> None:
+    loop, valley = Loop("@d", ("a", "b")), Valley("@d", "c", "p1")
+    lost = Unreached("@e", ("x",))
+    clean = RoundVerdict()
+
+    def flaw(*rounds: RoundVerdict, is_repair: bool = False) -> Flaw | None:
+        return Flaw.first_of(PushVerdict(rounds, is_repair))
+
+    assert flaw(clean) is None
+    assert flaw(clean, RoundVerdict((loop,), (valley,), (lost,))) == Flaw(2, "loop", ("@d",), ("a", "b"))
+    assert flaw(RoundVerdict((), (valley,), (lost,))) == Flaw(1, "valley", ("@d",), ("c",))
+    assert flaw(RoundVerdict((), (), (lost,))) == Flaw(1, "interruption", ("@e",), ("x",))
+    assert flaw(RoundVerdict((), (), (lost,)), is_repair=True) is None

@@ -36,6 +36,7 @@ _ALARMS: Final = frozenset(
         "generation_incomplete",
         "program_not_installed",
         "push_refused",
+        "push_withheld",
     }
 )
 
