@@ -4,12 +4,13 @@ from erfs.paths.ordering import plan_rounds
 from erfs.paths.programs import ProgramSet, compute
 from erfs.paths.protection import Unprotected
 from erfs.paths.topology import Topology
-from erfs.paths.verifier import Blackhole, Loop, RoundVerdict, Unreached, Valley, Verdict, Verifier, verify
+from erfs.paths.verifier import Blackhole, Loop, PushVerdict, RoundVerdict, Unreached, Valley, Verdict, Verifier, verify
 
 __all__ = [
     "Blackhole",
     "Loop",
     "ProgramSet",
+    "PushVerdict",
     "RoundVerdict",
     "Topology",
     "Unprotected",

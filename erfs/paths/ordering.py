@@ -309,9 +309,17 @@ class _Ranks:
         above = {node: self._senders_down(node, destination) for node in gaining if self._turns_up(node, destination)}
         if any(above.values()) and self._is_valley_free:
             ranks, early = self._without_valleys(destination, closure, above, emptied, moving, ranks)
-        # The new routes lead to these and no farther, to an endpoint that is cut off: there it has to end at once.
-        dead_ends = (emptied & closure.explored) - self._pinned
-        is_held = closure.is_held or any(self._is_stuck_dry(node, destination) for node in closure.explored)
+        # The new routes lead to these and no farther, to an endpoint that is cut off. If it could come back from there by the old
+        # ones, it has to end there at once.
+        dead_ends = {
+            node
+            for node in (emptied & closure.explored) - self._pinned
+            if self._may_return(node, destination, frozenset(gaining))
+        }
+        is_held = closure.is_held or any(
+            self._is_stuck_dry(node, destination) or self._is_stuck_upward(node, destination)
+            for node in closure.explored & self._pinned
+        )
         others: list[int] = []
         for node, (before, after) in changes.items():
             own = ranks.get(node, 0)
@@ -329,6 +337,9 @@ class _Ranks:
                 own = _HELD
             elif node in self._pinned and self._gains(node, destination):
                 own = _HELD if self._may_circle(node, destination) else max(last, 1)
+                if self._turns_up(node, destination) and self._is_valley_free:
+                    senders = set(self._senders_down(node, destination))
+                    own = _HELD if senders & self._pinned else own + bool(senders & emptied)
             elif node in early:
                 own = early[node]
             elif node in emptied - dead_ends:
@@ -405,7 +416,14 @@ class _Ranks:
     def _users(self, node: NodeId, destination: DestinationId) -> list[NodeId]:
         """Return the neighbours that send *destination* to *node* by the old routes."""
         around = {link.far_end(node).node for link in self._fabric.links_of[node]} - {node}
-        return [far for far in sorted(around) if self._leads(far, node, self._old.members(far, destination))]
+        return [
+            far
+            for far in sorted(around)
+            if any(
+                self._leads(far, node, tables.members(far, destination))
+                for tables in (self._stuck if far in self._pinned else (self._old,))
+            )
+        ]
 
     def _leads(self, node: NodeId, far: NodeId, members: _Members) -> bool:
         return any(link.far_end(node).node == far for link in self._links(node, members))
@@ -421,6 +439,19 @@ class _Ranks:
             return self._new.far_ends(node, destination)
         return {far for tables in self._stuck for far in tables.far_ends(node, destination)}
 
+    def _may_return(self, node: NodeId, destination: DestinationId, gaining: frozenset[NodeId]) -> bool:
+        """Return whether by its old routes *node* could send to some switch that gains next hops, whatever those in between run."""
+        seen: set[NodeId] = set()
+        waiting = self._old.far_ends(node, destination)
+        while waiting:
+            far = waiting.pop()
+            if far not in seen and self._fabric.nodes[far].is_switch:
+                if far in gaining:
+                    return True
+                seen.add(far)
+                waiting |= self._old.far_ends(far, destination) | self._leads_to(far, destination)
+        return False
+
     def _may_circle(self, node: NodeId, destination: DestinationId) -> bool:
         """Return whether a pinned *node* with its new routes could get its packets back by another pinned one, old or new."""
         seen: set[NodeId] = set()
@@ -435,6 +466,16 @@ class _Ranks:
                 if far in self._pinned:
                     waiting |= self._leads_to(far, destination)
         return False
+
+    def _is_stuck_upward(self, node: NodeId, destination: DestinationId) -> bool:
+        """Return whether *node* is pinned to next hops that lead up, and by the new routes comes down to it what would make that a valley."""
+        stuck = [link for tables in self._stuck for link in self._links(node, tables.members(node, destination))]
+        if not any(goes_up(self._fabric, link, node) for link in stuck):
+            return False
+        above = {link.far_end(node).node for link in self._fabric.links_of[node] if goes_up(self._fabric, link, node)}
+        return self._is_valley_free and any(
+            self._leads(far, node, self._new.members(far, destination)) for far in above - self._pinned
+        )
 
     def _is_stuck_dry(self, node: NodeId, destination: DestinationId) -> bool:
         """Return whether *node* is pinned without a next hop where its new routes would have one."""

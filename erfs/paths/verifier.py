@@ -93,8 +93,34 @@ class RoundVerdict:
 
     @property
     def is_clean(self) -> bool:
-        """Whether the round may be pushed."""
+        """Whether nothing of it may happen."""
         return not self.loops and not self.valleys and not self.interrupted
+
+
+@dataclass(frozen=True, slots=True)
+class PushVerdict:
+    """
+    What may go wrong in the rounds of a push.
+
+    Args:
+        rounds: One verdict a round.
+        is_repair: Whether something arrives whole after the last round that does not now.
+    """
+
+    rounds: tuple[RoundVerdict, ...]
+    is_repair: bool
+
+    def unsafe_round(self) -> int | None:
+        """
+        Return the first round that must not be pushed, counted from 0; None if all may.
+
+        No push may loop or cross a valley. One that changes only what works must not lose anything either; one that repairs something
+        may, for a while, rather than leave it broken.
+        """
+        for number, verdict in enumerate(self.rounds):
+            if verdict.loops or verdict.valleys or (verdict.interrupted and not self.is_repair):
+                return number
+        return None
 
 
 def verify(
@@ -215,7 +241,7 @@ class Verifier:
         *,
         working: Callable[[LinkId], bool],
         pinned: Mapping[NodeId, tuple[Program, ...]] = MappingProxyType({}),
-    ) -> list[RoundVerdict]:
+    ) -> PushVerdict:
         """
         Judge every mixture that the *rounds* may pass through: of each round any of its nodes may have its new program, or not yet.
 
@@ -229,7 +255,7 @@ class Verifier:
             pinned: Nodes that may run any of several programs, and after a round that gives them another one, that too.
 
         Returns:
-            One verdict a round. Only destinations are judged whose routes some round changes.
+            The verdicts on those destinations whose routes some round changes.
 
         Cost: O(routes of new programs), and for each round O(link-ends x changed classes / 64) for each hop of the longest way.
         """
@@ -269,14 +295,19 @@ class Verifier:
             self._put(mixed)
             mixed_planes.append(mixture.planes(works, chosen, concerned))
             self._put(after)
-        last = [_Judge(wiring, plane, works).wholly_served()[0] for plane in mixture.planes(works, chosen, concerned)]
+        planes_after = mixture.planes(works, chosen, concerned)
+        last = [_Judge(wiring, plane, works).wholly_served()[0] for plane in planes_after]
         verdicts = []
         for planes in mixed_planes:
             found = _Findings(wiring)
             for before_it, good_after, plane in zip(first, last, planes, strict=True):
                 self._judge_change(before_it, good_after, plane, works, found)
             verdicts.append(found.round_verdict())
-        return verdicts
+        is_repair = any(
+            (plane.sends & good_after & ~before_it.good).any()
+            for before_it, good_after, plane in zip(first, last, planes_after, strict=True)
+        )
+        return PushVerdict(tuple(verdicts), is_repair)
 
     def _put(self, tables_of: Mapping[int, tuple[Rows, ...]]) -> None:
         for index, tables in tables_of.items():

@@ -18,6 +18,7 @@ from erfs.messages import Group, Member, Program, Route, sealed
 from erfs.paths import (
     Blackhole,
     Loop,
+    PushVerdict,
     RoundVerdict,
     Topology,
     Unreached,
@@ -367,6 +368,18 @@ def always(link: LinkId) -> bool:
     return True
 
 
+def clean(rounds: int) -> PushVerdict:
+    return PushVerdict((RoundVerdict(),) * rounds, is_repair=False)
+
+
+def test_a_push_that_repairs_something_may_interrupt_something_else_but_never_loop() -> None:
+    lost = RoundVerdict(interrupted=(Unreached(DestinationId("@s2"), (NodeId("s0"),)),))
+    loops = RoundVerdict(loops=(Loop(DestinationId("@s2"), (NodeId("s0"), NodeId("s1"))),))
+    assert PushVerdict((RoundVerdict(), lost), is_repair=True).unsafe_round() is None
+    assert PushVerdict((RoundVerdict(), lost), is_repair=False).unsafe_round() == 1
+    assert PushVerdict((lost, loops), is_repair=True).unsafe_round() == 1
+
+
 def test_a_loop_of_one_mixture_of_a_round_is_found() -> None:
     """s0 sends by s1, and s1 no longer by s0: before and after all is well; with s0 first they send to each other."""
     fabric, programs = triangle()
@@ -375,16 +388,18 @@ def test_a_loop_of_one_mixture_of_a_round_is_found() -> None:
     after = {s0: with_route(fabric, programs[s0], "@s2", "s1"), s1: programs[s1]}
     verifier = Verifier(fabric)
     loop = Loop(DestinationId("@s2"), (s0, s1))
-    (found,) = verifier.verify_rounds(before, [after], working=always)
+    (found,) = verifier.verify_rounds(before, [after], working=always).rounds
     assert found.loops == (loop,)
     assert not found.is_clean
     in_order = [{s1: after[s1]}, {s0: after[s0]}]
-    assert verifier.verify_rounds(before, in_order, working=always) == [RoundVerdict(), RoundVerdict()]
-    first, second = verifier.verify_rounds(before, in_order[::-1], working=always)
+    assert verifier.verify_rounds(before, in_order, working=always) == clean(2)
+    first, second = verifier.verify_rounds(before, in_order[::-1], working=always).rounds
     assert (first.loops, second.loops) == ((loop,), (loop,))
     # s1's agent is gone: it may run what it ran, whatever it was given.
     pinned = {s1: (before[s1],)}
-    assert [v.loops for v in verifier.verify_rounds(before, in_order, working=always, pinned=pinned)] == [(), (loop,)]
+    found_with_pinned = verifier.verify_rounds(before, in_order, working=always, pinned=pinned)
+    assert [verdict.loops for verdict in found_with_pinned.rounds] == [(), (loop,)]
+    assert found_with_pinned.unsafe_round() == 1
 
 
 def test_a_loop_that_was_there_before_is_not_held_against_the_round_that_ends_it() -> None:
@@ -394,7 +409,8 @@ def test_a_loop_that_was_there_before_is_not_held_against_the_round_that_ends_it
         s0: with_route(fabric, programs[s0], "@s2", "s1"),
         s1: with_route(fabric, programs[s1], "@s2", "s0"),
     }
-    assert Verifier(fabric).verify_rounds(before, [{s0: programs[s0]}], working=always) == [RoundVerdict()]
+    found = Verifier(fabric).verify_rounds(before, [{s0: programs[s0]}], working=always)
+    assert found == PushVerdict((RoundVerdict(),), is_repair=True)
 
 
 def test_what_is_lost_in_one_mixture_of_a_round_is_found() -> None:
@@ -405,9 +421,11 @@ def test_what_is_lost_in_one_mixture_of_a_round_is_found() -> None:
     after = {s0: programs[s0], s1: with_route(fabric, programs[s1], "@s2")}
     verifier = Verifier(fabric)
     lost = RoundVerdict(interrupted=(Unreached(DestinationId("@s2"), (s0,)),))
-    assert verifier.verify_rounds(before, [after], working=always) == [lost]
+    found = verifier.verify_rounds(before, [after], working=always)
+    assert found == PushVerdict((lost,), is_repair=False)
+    assert found.unsafe_round() == 0
     in_order = [{s0: after[s0]}, {s1: after[s1]}]
-    assert verifier.verify_rounds(before, in_order, working=always) == [RoundVerdict(), RoundVerdict()]
+    assert verifier.verify_rounds(before, in_order, working=always) == clean(2)
 
 
 def test_a_valley_of_one_mixture_of_a_round_is_found() -> None:
@@ -415,7 +433,7 @@ def test_a_valley_of_one_mixture_of_a_round_is_found() -> None:
     programs = compute(Topology(fabric), unusable=frozenset(), is_protecting=False).programs
     spine, leaf = NodeId("spine0"), NodeId("leaf2")
     turn = {spine: with_route(fabric, programs[spine], "@leaf1", "leaf2")}
-    (found,) = Verifier(fabric).verify_rounds(programs, [turn], working=always)
+    (found,) = Verifier(fabric).verify_rounds(programs, [turn], working=always).rounds
     ups = [port_to(fabric, leaf, far).port for far in ("spine0", "spine1")]
     assert found.valleys == tuple(Valley(DestinationId("@leaf1"), leaf, port) for port in sorted(ups))
 
@@ -435,7 +453,7 @@ def test_a_round_is_clean_just_if_every_mixture_of_it_is(seed: int) -> None:
             chosen = random.sample(far_ends, min(len(far_ends), random.choice([0, 1, 1, 2])))
             program = with_route(fabric, program, random.choice(sorted(fabric.class_members)), *chosen)
         after[node] = program
-    (found,) = Verifier(fabric).verify_rounds(programs, [after], working=always)
+    (found,) = Verifier(fabric).verify_rounds(programs, [after], working=always).rounds
     loops, valleys, lost = set(), set(), set()
     whole = wholly_served(fabric, programs) & wholly_served(fabric, {**programs, **after})
     for count in range(len(after) + 1):
@@ -470,7 +488,8 @@ def wholly_served(fabric: Fabric, programs: Mapping[NodeId, Program]) -> set[tup
 def test_a_first_push_is_safe_whoever_installs_first() -> None:
     fabric = generate("fat-tree", {"k": 4})
     programs = compute(Topology(fabric), unusable=frozenset()).programs
-    assert Verifier(fabric).verify_rounds({}, [programs], working=always) == [RoundVerdict()]
+    found = Verifier(fabric).verify_rounds({}, [programs], working=always)
+    assert found == PushVerdict((RoundVerdict(),), is_repair=True)
 
 
 _OUT_OF_ORDER = """
