@@ -9,7 +9,7 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
@@ -17,12 +17,13 @@ from typing import Final
 
 import structlog
 
+from erfs.addressing import Addressing, read_addressing
 from erfs.aio import edge
 from erfs.aio.config import load
 from erfs.aio.logs import set_up_logs
 from erfs.aio.loop import loop_factory
 from erfs.aio.mqtt import MqttBus
-from erfs.errors import ConfigError
+from erfs.errors import ConfigError, Problem
 from erfs.ids import DestinationId, NodeId
 from erfs.messages import Member
 from erfs.topics import Topics
@@ -31,6 +32,7 @@ from erfs_agent.aio.runtime import AgentRuntime, log_mark
 from erfs_agent.aio.sessions import UdpSessions, be_realtime
 from erfs_agent.aio.store import FileStore
 from erfs_agent.core import AgentCore
+from erfs_agent.drivers.base import Driver
 from erfs_agent.drivers.simulated import SimulatedDriver
 from erfs_agent.probing import Sessions
 from erfs_agent.settings import RELOADABLE, AgentSettings
@@ -66,8 +68,12 @@ A port may also have a liveness session, which notices what no carrier tells:
 
   ERFS_AGENT__TIMERS__WAIT_TO_RESTORE="5 s" erfs-agent --config agent.toml
 
-The only driver so far is "simulated": a data plane inside this process whose ports are all up, for trying out an agent
-against a real bus and controller. The Linux driver comes later.
+The driver "simulated", the default, is a data plane inside this process whose ports are all up, for trying out an agent
+against a real bus and controller. The kernel is driven with:
+
+  [driver]
+  kind = "linux"
+  addressing = "/etc/erfs/addressing.json"
 
 SIGHUP reads the file again: timers, session_timing and log apply at once, other changes are named and wait for a
 restart, and a bad file is refused whole. SIGTERM ends the agent; forwarding stays as it is.
@@ -97,8 +103,13 @@ def main() -> None:
         )
         return
     set_up_logs(settings.log.level)
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_serve(settings, arguments.config))
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(_serve(settings, arguments.config))
+    except ConfigError as error:
+        # Good as a file, but this machine has no such thing.
+        sys.stderr.write(f"{error}\n")
+        sys.exit(EXIT_USAGE)
 
 
 def _load(path: Path) -> AgentSettings:
@@ -106,7 +117,48 @@ def _load(path: Path) -> AgentSettings:
     settings = load(AgentSettings, path)
     settings.bus.secret()
     settings.bus.tls_context()
+    _addressing(settings)
     return settings
+
+
+def _addressing(settings: AgentSettings) -> Addressing | None:
+    """Return the addressing of the Linux driver, None for another one. Raises ConfigError."""
+    path = settings.driver.addressing
+    if settings.driver.kind != "linux" or path is None:
+        return None
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ConfigError(str(path), [Problem(0, f"cannot be read: {error.strerror}")]) from None
+    addressing = read_addressing(text, str(path), NodeId(settings.node))
+    known = addressing.nodes[NodeId(settings.node)].ports
+    unknown = [port.port for port in settings.ports if port.port not in known]
+    if unknown:
+        raise ConfigError(str(path), [Problem(0, f'node "{settings.node}" has no port "{port}"') for port in unknown])
+    return addressing
+
+
+def _driver(settings: AgentSettings, ports: Iterable[str]) -> Driver:
+    """Return the driver asked for. Raises ConfigError."""
+    node = NodeId(settings.node)
+    addressing = _addressing(settings)
+    if addressing is None:
+        return SimulatedDriver(_OwnPlane(), node, ports)
+    from erfs_agent.drivers.linux import LinuxDriver
+
+    chosen = settings.driver
+    try:
+        return LinuxDriver(
+            addressing,
+            addressing.nodes[node],
+            protocol=chosen.protocol,
+            metric=chosen.metric,
+            namespace=chosen.namespace,
+            is_dry_run=chosen.dry_run,
+        )
+    except OSError as error:
+        where = chosen.namespace if chosen.namespace is not None else "kernel"
+        raise ConfigError(str(where), [Problem(0, f"cannot be driven: {error.strerror or error}")]) from None
 
 
 class _OwnPlane:
@@ -126,7 +178,7 @@ async def _serve(settings: AgentSettings, path: Path) -> None:
     node = NodeId(settings.node)
     structlog.contextvars.bind_contextvars(node=node)
     bindings = settings.bindings()
-    driver = SimulatedDriver(_OwnPlane(), node, [binding.port for binding in bindings])
+    driver = _driver(settings, [binding.port for binding in bindings])
     store = FileStore(settings.state_file) if settings.state_file is not None else None
     state = _last_state(store)
     sessions = _sessions(settings)
@@ -149,7 +201,9 @@ async def _serve(settings: AgentSettings, path: Path) -> None:
     async with asyncio.TaskGroup() as tasks:
         bus_task = tasks.create_task(bus.run(), name="bus")
         _log.info("agent_started", port_count=len(bindings), has_program=state.program is not None)
+        driver.watch(loop)
         await runtime.run()
+        driver.close()
         if bus.is_connected:
             await bus.drain(GOODBYE_NS)
         bus_task.cancel()

@@ -122,7 +122,19 @@ class SessionSettings(_Section):
 class DriverSettings(_Section):
     """Which data plane."""
 
-    kind: Literal["simulated"] = "simulated"
+    kind: Literal["simulated", "linux"] = "simulated"
+    addressing: Path | None = None
+    """Which prefixes destinations mean, and what is at the other end of each port: see `erfs.addressing`."""
+    namespace: Path | None = None
+    protocol: int = Field(default=229, ge=5, le=255)
+    metric: int = Field(default=10, ge=1, le=0xFFFFFFFF)
+    dry_run: bool = False
+
+    @model_validator(mode="after")
+    def _linux_has_addresses(self) -> "DriverSettings":
+        if self.kind == "linux" and self.addressing is None:
+            raise ValueError("the linux driver needs an addressing file")
+        return self
 
 
 class LogSettings(_Section):

@@ -4,6 +4,7 @@ Rule 1: drivers are the only code that touches one.
 Rule 2: a driver decides nothing; it answers each write with what became of it.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -29,3 +30,9 @@ class Driver(Protocol):
 
     def write(self, command: WriteRoutes) -> RoutesWritten:
         """Make the change as a whole and return once the data plane confirmed or refused it."""
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Tell changes of carrier from now on, in *loop*'s thread."""
+
+    def close(self) -> None:
+        """Let go of the data plane, which goes on forwarding."""

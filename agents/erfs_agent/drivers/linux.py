@@ -34,7 +34,8 @@ from erfs_agent.drivers.kernel_objects import (
     describe,
 )
 from erfs_agent.drivers.kernel_routes import KernelRoutes, PortNews, Reaction
-from erfs_agent.drivers.netlink_socket import EventSocket, RequestSocket, inside
+from erfs_agent.drivers.namespaces import inside
+from erfs_agent.drivers.netlink_socket import EventSocket, RequestSocket
 from erfs_agent.drivers.requirements import Missing, missing, read_sysctl
 
 _log = structlog.get_logger(__name__)

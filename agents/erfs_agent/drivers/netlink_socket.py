@@ -4,13 +4,10 @@ Rule 1: no decisions: requests in, answers out.
 Rule 2: a request is answered before `ask` returns; the kernel does the work while it takes the request.
 """
 
-import ctypes
 import errno
 import os
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Final
 
 from erfs_agent.drivers.netlink import (
@@ -25,7 +22,6 @@ from erfs_agent.drivers.netlink import (
 
 _SOL_NETLINK: Final = 270
 _NETLINK_ADD_MEMBERSHIP, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK = 1, 10, 11, 12
-_CLONE_NEWNET: Final = 0x40000000
 _BUFFER: Final = 1 << 16
 # An acknowledgement takes about 800 bytes of the receive buffer, whose default is 208 KiB.
 BATCH_MAX: Final = 64
@@ -33,32 +29,6 @@ _DUMP_ATTEMPTS: Final = 5
 # A port that flaps while this process is held up must not lose events; what does not fit is read back anyway.
 _EVENT_BUFFER: Final = 1 << 20
 _ANSWER_WAIT: Final = 5.0
-
-
-@contextmanager
-def inside(namespace: Path | None) -> Iterator[None]:
-    """
-    Be in a network namespace meanwhile; None: stay. What is opened inside keeps to it afterwards.
-
-    Raises:
-        OSError: there is none at that path, or it may not be entered (CAP_SYS_ADMIN).
-    """
-    if namespace is None:
-        yield
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    with Path("/proc/thread-self/ns/net").open("rb") as home, namespace.open("rb") as target:
-        _enter(libc, target.fileno())
-        try:
-            yield
-        finally:
-            _enter(libc, home.fileno())
-
-
-def _enter(libc: ctypes.CDLL, descriptor: int) -> None:
-    if libc.setns(descriptor, _CLONE_NEWNET):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
 
 
 class RequestSocket:

@@ -3,6 +3,7 @@
 Rule 1: what the driver is told is what the plane holds; nothing is cached here but the routes it must be able to tell.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
@@ -52,6 +53,12 @@ class SimulatedDriver:
         for destination in command.removed:
             self._routes.pop(destination, None)
         return RoutesWritten(command.change, is_ok=True)
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Do nothing: whoever changes the carriers tells."""
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 def _nobody_listens(port: str, oper_up: bool) -> None:
