@@ -206,6 +206,43 @@ def _counted(things: Sequence[object], one: str, many: str) -> str:
     return f"{len(things):,} {one if len(things) == 1 else many}"
 
 
+@command.command("addresses")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--ipv4-pool", default="10.64.0.0/10", show_default=True, help="Endpoints' IPv4 addresses come from here."
+)
+@click.option("--ipv6-pool", default="fd5e:7f3a:91c4::/48", show_default=True, help="The same for IPv6: a /64 a class.")
+@click.option("--node", "nodes", multiple=True, help="Only this node's part; may be given several times.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write; stdout if not given.")
+@click.option("--force", "is_forced", is_flag=True, help="Overwrite an existing file.")
+def addresses(
+    file: Path, ipv4_pool: str, ipv6_pool: str, nodes: tuple[str, ...], output: Path | None, is_forced: bool
+) -> None:
+    """Plan IP addresses for the fabric in FILE: what an agent with the Linux driver must know.
+
+    Endpoints with a label "prefixes" keep those. Links need no addresses: next hops are IPv6 link-local ones.
+
+    Example: erfs fabric addresses fabric.json -o addressing.json
+    """
+    from ipaddress import IPv4Network, IPv6Network
+
+    from erfs.addressing import plan_addresses
+    from erfs.importers import load_fabric
+
+    try:
+        pools = IPv4Network(ipv4_pool), IPv6Network(ipv6_pool)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    plan = plan_addresses(load_fabric(file).fabric, ipv4_pool=pools[0], ipv6_pool=pools[1])
+    unknown = sorted(set(nodes) - plan.nodes.keys())
+    if unknown:
+        raise click.UsageError(f"no such node: {', '.join(unknown)}")
+    if nodes:
+        plan = plan.model_copy(update={"nodes": {name: found for name, found in plan.nodes.items() if name in nodes}})
+    what = f"{len(plan.destinations):,} destinations, {len(plan.nodes):,} nodes"
+    _write(plan.model_dump_json(indent=1, exclude_defaults=True) + "\n", output, is_forced, what)
+
+
 class _Kinds(click.Group):
     """One subcommand a generator, its options made from the generator's parameters."""
 
@@ -277,7 +314,11 @@ def _make(kind: str, params: dict[str, object], format_: str, output: Path | Non
         fabric = generate(kind, params)
     except ValidationError as error:
         raise click.UsageError(_faults(error)) from error
-    text = write_fabric(fabric, format_)
+    counts = f"{len(fabric.switches):,} switches, {len(fabric.endpoints):,} endpoints, {len(fabric.links):,} links"
+    _write(write_fabric(fabric, format_), output, is_forced, f"{fabric.name}, {counts}")
+
+
+def _write(text: str, output: Path | None, is_forced: bool, what: str) -> None:
     if output is None:
         click.echo(text, nl=False)
         return
@@ -290,8 +331,7 @@ def _make(kind: str, params: dict[str, object], format_: str, output: Path | Non
         ) from error
     except OSError as error:
         raise click.UsageError(f'"{output}" cannot be written: {(error.strerror or str(error)).lower()}') from error
-    counts = f"{len(fabric.switches):,} switches, {len(fabric.endpoints):,} endpoints, {len(fabric.links):,} links"
-    click.echo(f"wrote {output}: {fabric.name}, {counts}", err=True)
+    click.echo(f"wrote {output}: {what}", err=True)
 
 
 def _faults(error: "ValidationError") -> str:

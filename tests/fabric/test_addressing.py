@@ -1,7 +1,10 @@
 """Does the plan give every endpoint an address that leads to it, and every port the right far end?"""
 
 import itertools
+import json
+from collections.abc import Callable
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +23,7 @@ from erfs.addressing import (
     read_addressing,
 )
 from erfs.errors import ConfigError, FabricError
+from erfs.exporters import write_fabric
 from erfs.fabric import Fabric, Link, LinkEnd, Node, NodeKind
 from erfs.generators import generate
 from erfs.ids import EVERYTHING, DestinationId, NodeId, class_of, endpoint_destination, is_endpoint
@@ -206,3 +210,25 @@ def test_a_numbered_port_has_a_next_hop_of_each_family() -> None:
     port = PortAddressing.model_validate({"device": "swp1", "next_hops": ["10.0.0.1", "fe80::1"]})
     node = NodeAddressing(is_forwarding=True, ports={"e1": port})
     assert Addressing(destinations={DestinationId("*"): ()}, nodes={NodeId("leaf1"): node}).nodes["leaf1"] == node  # type: ignore[index]
+
+
+def test_the_command_writes_a_file_that_an_agent_reads(
+    run_erfs: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    fabric = generate("leaf-spine", {"leaves": 2, "spines": 2, "hosts_per_leaf": 2})
+    (tmp_path / "fabric.json").write_text(write_fabric(fabric, "node-link"))
+    path = tmp_path / "addressing.json"
+
+    code, _, err = run_erfs("fabric", "addresses", tmp_path / "fabric.json", "-o", path)
+
+    assert (code, err.splitlines()[-1]) == (0, f"wrote {path}: 7 destinations, 8 nodes")
+    assert read_addressing(path.read_text(), "a", NodeId("leaf0")).destinations == plan_addresses(fabric).destinations
+    code, out, _ = run_erfs(
+        "fabric", "addresses", tmp_path / "fabric.json", "--node", "leaf0", "--ipv4-pool", "10.0.0.0/29"
+    )
+    assert code == 0
+    assert list(json.loads(out)["nodes"]) == ["leaf0"]
+    code, _, err = run_erfs("fabric", "addresses", tmp_path / "fabric.json", "--node", "leaf9")
+    assert (code, "no such node: leaf9" in err) == (64, True)
+    code, _, err = run_erfs("fabric", "addresses", tmp_path / "fabric.json", "--ipv4-pool", "10.0.0.1/8")
+    assert (code, "has host bits set" in err) == (64, True)
