@@ -23,7 +23,7 @@ from erfs.aio.config import load
 from erfs.aio.logs import set_up_logs
 from erfs.aio.loop import loop_factory
 from erfs.aio.mqtt import MqttBus
-from erfs.errors import ConfigError, Problem
+from erfs.errors import ConfigError, FabricError, Problem
 from erfs.ids import DestinationId, NodeId
 from erfs.messages import Member
 from erfs.topics import Topics
@@ -210,15 +210,27 @@ async def _serve(settings: AgentSettings, path: Path) -> None:
     _log.info("agent_stopped")
 
 
+def _devices(settings: AgentSettings) -> dict[str, str]:
+    """Return the interface of each port, as far as an addressing file names it."""
+    addressing = _addressing(settings)
+    if addressing is None:
+        return {}
+    return {port: found.device for port, found in addressing.nodes[NodeId(settings.node)].ports.items()}
+
+
 def _sessions(settings: AgentSettings) -> UdpSessions | None:
     """Return the sessions of the ports that have an addressing, None if no port has."""
-    ends = settings.session_ends()
+    devices = _devices(settings)
+    ends = settings.session_ends(devices)
     if not ends:
         return None
     if settings.sessions.realtime_priority:
         be_realtime(settings.sessions.realtime_priority)
-    core = Sessions(NodeId(settings.node), ends, SystemRandom())
-    return UdpSessions(core, settings.session_wires(), on_mark=log_mark, dscp=settings.sessions.dscp)
+    try:
+        core = Sessions(NodeId(settings.node), ends, SystemRandom())
+    except FabricError as error:
+        raise ConfigError(settings.node, [Problem(0, str(error))]) from None
+    return UdpSessions(core, settings.session_wires(devices), on_mark=log_mark, dscp=settings.sessions.dscp)
 
 
 def _last_state(store: FileStore | None) -> AgentState:
@@ -240,6 +252,7 @@ class _Reload:
         self._settings = settings
         self._path = path
         self._sessions = sessions
+        self._devices = _devices(settings)
 
     def __call__(self, runtime: AgentRuntime) -> None:
         try:
@@ -252,7 +265,7 @@ class _Reload:
         self._settings = self._settings.model_copy(update=applied)
         runtime.reload(self._settings.core_timers())
         if self._sessions is not None:
-            self._sessions.retime({end.binding.port: end.timing for end in self._settings.session_ends()})
+            self._sessions.retime({end.binding.port: end.timing for end in self._settings.session_ends(self._devices)})
         set_up_logs(self._settings.log.level)
         _log.info(
             "config_reloaded",

@@ -3,6 +3,7 @@
 Rule 1: values only; reading and telling mistakes is `erfs.aio.config`'s work.
 """
 
+from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
@@ -10,6 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from erfs.addressing import DEVICE_PATTERN
 from erfs.aio.config import DaemonSettings, Duration
 from erfs.aio.mqtt import BusSettings
 from erfs.errors import FabricError
@@ -31,26 +33,29 @@ class _Section(BaseModel):
 class PortSessionSettings(_Section):
     """Where the session of a port runs: over an interface, or between two addresses, or both."""
 
-    interface: str | None = Field(default=None, min_length=1, max_length=15)
+    interface: str | None = Field(default=None, pattern=DEVICE_PATTERN)
+    """None: the one that the addressing file of the Linux driver names."""
     local: str | None = None
     remote: str | None = None
     timing: str = "default"
 
     @model_validator(mode="after")
-    def _is_a_wire(self) -> "PortSessionSettings":
+    def _addresses_can_be_read(self) -> "PortSessionSettings":
         if (self.local is None) != (self.remote is None):
             raise ValueError("local and remote belong together")
-        if self.interface is None and self.local is None:
-            raise ValueError("needs an interface, or local and remote addresses")
-        self.wire(0)
+        for text in (self.local, self.remote):
+            if text is not None:
+                _socket_address(text, 0)
         return self
 
-    def wire(self, udp_port: int) -> Wire:
-        """Return it as the shell wants it. Raises ValueError."""
+    def wire(self, udp_port: int, device: str | None, namespace: Path | None) -> Wire:
+        """Return it as the shell wants it; *device* is the port's interface where none is named here."""
+        interface = self.interface or device
         if self.local is None or self.remote is None:
+            assert interface is not None, "the configuration was checked"
             # No address of the far end is needed: whoever is at the other end of the cable is in this group.
-            return Wire(("::", udp_port), ("ff02::1", udp_port), self.interface)
-        return Wire(_socket_address(self.local, udp_port), _socket_address(self.remote, udp_port), self.interface)
+            return Wire(("::", udp_port), ("ff02::1", udp_port), interface, namespace)
+        return Wire(_socket_address(self.local, udp_port), _socket_address(self.remote, udp_port), interface, namespace)
 
 
 def _socket_address(text: str, udp_port: int) -> tuple[str, int]:
@@ -74,7 +79,7 @@ class PortSettings(_Section):
     far_end: str = Field(min_length=1)
     far_port: str = Field(min_length=1)
     session: PortSessionSettings | None = None
-    """Without it the port has no session: its carrier alone says whether it works."""
+    """Without it the port has a session only if the Linux driver's addressing file names its interface."""
 
 
 class TimerSettings(_Section):
@@ -179,27 +184,44 @@ class AgentSettings(DaemonSettings):
     @model_validator(mode="after")
     def _ends_can_be_told_apart(self) -> "AgentSettings":
         try:
-            discriminators(NodeId(self.node), (end.binding for end in self.session_ends()))
+            discriminators(NodeId(self.node), (end.binding for end in self.session_ends({})))
         except FabricError as error:
             raise ValueError(str(error)) from None
         return self
 
-    def session_ends(self) -> tuple[SessionEnd, ...]:
-        """Return the ends of the sessions of this node; none if they are not enabled."""
+    @model_validator(mode="after")
+    def _each_session_has_a_wire(self) -> "AgentSettings":
+        for port in self.ports:
+            found = port.session
+            if found is not None and self.driver.kind != "linux" and not (found.interface or found.local):
+                raise ValueError(f'the session of port "{port.port}" needs an interface, or local and remote addresses')
+        return self
+
+    def session_ends(self, devices: Mapping[str, str]) -> tuple[SessionEnd, ...]:
+        """Return the ends of the sessions of this node: of all ports that say so, or whose interface *devices* names."""
         bindings = {binding.port: binding for binding in self.bindings()}
         return tuple(
-            SessionEnd(bindings[port.port], self._timing(port.session.timing))
-            for port in self.ports
-            if port.session is not None and self.sessions.enabled
+            SessionEnd(bindings[port], self._timing(found.timing)) for port, found in self._sessions(devices).items()
         )
 
-    def session_wires(self) -> dict[str, Wire]:
+    def session_wires(self, devices: Mapping[str, str]) -> dict[str, Wire]:
         """Return where each session of `session_ends` runs."""
         return {
-            port.port: port.session.wire(self.sessions.udp_port)
-            for port in self.ports
-            if port.session is not None and self.sessions.enabled
+            port: found.wire(self.sessions.udp_port, devices.get(port), self.driver.namespace)
+            for port, found in self._sessions(devices).items()
         }
+
+    def _sessions(self, devices: Mapping[str, str]) -> dict[str, PortSessionSettings]:
+        if not self.sessions.enabled:
+            return {}
+        wanted = {port.port: port.session for port in self.ports if port.session is not None}
+        # The two ends of a cable looped on this node cannot be told apart, and no route uses it.
+        looped = {port.port for port in self.ports if port.far_end == self.node}
+        known = {
+            port: PortSessionSettings()
+            for port in sorted(devices.keys() & ({port.port for port in self.ports} - looped))
+        }
+        return known | wanted
 
     def _timing(self, name: str) -> SessionTiming:
         return self.session_timing.get(name, SessionTimingSettings()).timing()

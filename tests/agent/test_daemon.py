@@ -13,6 +13,11 @@ from typing import Any
 
 import pytest
 
+from erfs.units import MS
+from erfs_agent.aio.sessions import Wire
+from erfs_agent.probing import SessionTiming
+from erfs_agent.settings import AgentSettings
+
 CONFIG = """\
 node = "leaf1"
 state_file = "{folder}/leaf1.json"
@@ -165,7 +170,7 @@ def test_a_password_file_that_is_not_there_is_told_before_the_start(config: Path
 @pytest.mark.parametrize(
     ("session", "told"),
     [
-        ("{}", "needs an interface, or local and remote addresses"),
+        ("{}", 'the session of port "e1" needs an interface, or local and remote addresses'),
         ('{ local = "10.0.0.1" }', "local and remote belong together"),
         ('{ local = "10.0.0.1", remote = "spine1" }', "'spine1' does not appear to be an IPv4 or IPv6 address"),
         ('{ local = "10.0.0.1:99999", remote = "10.0.0.2" }', '"99999" is no UDP port'),
@@ -179,6 +184,34 @@ def test_a_session_that_cannot_run_is_told(config: Path, session: str, told: str
 
     assert done.returncode == 64
     assert told in done.stderr
+
+
+def test_ports_whose_interface_the_addressing_names_have_sessions_unless_told_otherwise() -> None:
+    """All of them over link-local multicast, in the namespace of the driver; a cable looped on the node has none."""
+    ports = [
+        {"port": "e1", "far_end": "spine1", "far_port": "e1"},
+        {"port": "e2", "far_end": "spine2", "far_port": "e1", "session": {"timing": "slow"}},
+        {"port": "e3", "far_end": "leaf1", "far_port": "e4"},
+        {"port": "e5", "far_end": "spine3", "far_port": "e1"},
+    ]
+    content = {
+        "node": "leaf1",
+        "ports": ports,
+        "driver": {"kind": "linux", "addressing": "plan.json", "namespace": "/run/netns/leaf1"},
+        "session_timing": {"slow": {"interval": "50 ms"}},
+    }
+    settings = AgentSettings.model_validate(content)
+    devices = {"e1": "swp1", "e2": "swp2", "e3": "swp3", "e9": "swp9"}
+
+    ends = {end.binding.port: end.timing for end in settings.session_ends(devices)}
+    assert ends == {"e1": SessionTiming(), "e2": SessionTiming(interval_ns=50 * MS)}
+    group = ("::", 49784), ("ff02::1", 49784)
+    assert settings.session_wires(devices) == {
+        "e1": Wire(*group, "swp1", Path("/run/netns/leaf1")),
+        "e2": Wire(*group, "swp2", Path("/run/netns/leaf1")),
+    }
+    off = AgentSettings.model_validate(content | {"sessions": {"enabled": False}})
+    assert (off.session_ends(devices), off.session_wires(devices)) == ((), {})
 
 
 def test_a_link_with_both_ends_here_can_have_no_session(config: Path) -> None:

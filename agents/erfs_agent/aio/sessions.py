@@ -15,12 +15,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, assert_never
 
 import structlog
 
 from erfs.ports import Mark, TimerFired
 from erfs.units import MS, SECOND
+from erfs_agent.drivers.namespaces import inside
 from erfs_agent.probing import (
     HOP_LIMIT,
     Received,
@@ -59,6 +61,8 @@ class Wire:
     """A multicast group needs an *interface*; ff02::1 is whoever is at the other end of the cable."""
     interface: str | None = None
     """The operating system's name of the port; None where routing alone decides, as on loopback."""
+    namespace: Path | None = None
+    """The network namespace the interface is in, for a laboratory that hosts many nodes in one process; None: our own."""
 
 
 @dataclass(slots=True)
@@ -281,34 +285,39 @@ def open_wire(wire: Wire, dscp: int) -> tuple[socket.socket, tuple[str, int, int
     Raises:
         OSError: no such interface or address, or no permission.
     """
-    is_v6 = ":" in wire.remote[0]
-    found = socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-    try:
-        if wire.interface is not None:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, wire.interface.encode() + b"\0")
-        if is_v6:
-            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, HOP_LIMIT)
-            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, HOP_LIMIT)
-            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
-            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVHOPLIMIT, 1)
-            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, dscp << 2)
-        else:
-            found.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, HOP_LIMIT)
-            found.setsockopt(socket.IPPROTO_IP, _IP_RECVTTL, 1)
-            found.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
-        # After the class of service, which sets it too. 6 is what the kernel gives without privilege.
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 6)
-        index = socket.if_nametoindex(wire.interface) if wire.interface is not None else 0
-        found.bind((*wire.local, 0, index) if is_v6 else wire.local)
-        if is_v6 and wire.remote[0].lower().startswith("ff"):
-            return found, (*wire.remote, 0, index)
-        # Connected, the kernel drops what comes from elsewhere and need not look up the way for each packet.
-        found.connect((*wire.remote, 0, index) if is_v6 else wire.remote)
-    except BaseException:
-        found.close()
-        raise
-    return found, None
+    with inside(wire.namespace):
+        is_v6 = ":" in wire.remote[0]
+        found = socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            _set_options(found, wire.interface, dscp)
+            index = socket.if_nametoindex(wire.interface) if wire.interface is not None else 0
+            found.bind((*wire.local, 0, index) if is_v6 else wire.local)
+            if is_v6 and wire.remote[0].lower().startswith("ff"):
+                return found, (*wire.remote, 0, index)
+            # Connected, the kernel drops what comes from elsewhere and need not look up the way for each packet.
+            found.connect((*wire.remote, 0, index) if is_v6 else wire.remote)
+        except BaseException:
+            found.close()
+            raise
+        return found, None
+
+
+def _set_options(found: socket.socket, interface: str | None, dscp: int) -> None:
+    if interface is not None:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
+    if found.family == socket.AF_INET6:
+        found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, HOP_LIMIT)
+        found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, HOP_LIMIT)
+        found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
+        found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVHOPLIMIT, 1)
+        found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, dscp << 2)
+    else:
+        found.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, HOP_LIMIT)
+        found.setsockopt(socket.IPPROTO_IP, _IP_RECVTTL, 1)
+        found.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
+    # After the class of service, which sets it too. 6 is what the kernel gives without privilege.
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 6)
 
 
 def be_realtime(priority: int) -> None:
