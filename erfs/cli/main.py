@@ -16,6 +16,8 @@ from erfs.errors import ConfigError, ErfsError, FabricError
 
 SUBCOMMANDS: Final = {
     "fabric": "look at a fabric file, or generate one",
+    "sweep": "find what breaks if any link, switch or risk group fails",
+    "paths": "show the paths between two places, and disjoint ones",
     "run": "run a scenario and judge it",
     "plan": "show the concrete faults a scenario would inject",
     "check": "check scenario files, all errors at once",

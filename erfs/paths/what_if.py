@@ -259,7 +259,7 @@ class Sweep:
     def _link(self, link: Link) -> Failure:
         nodes = [self.fabric.nodes[end.node] for end in link.ends]
         tiers = sorted(("-" if node.tier is None else str(node.tier)) for node in nodes)
-        what = "trunk" if self.fabric.is_trunk(link) else "access" if self.fabric.is_access(link) else "other"
+        what = "trunk" if self.fabric.is_trunk(link) else "access" if self.fabric.is_access(link) else "idle"
         return Failure("link", link.id, " to ".join(node.label for node in nodes), f"{what} {'-'.join(tiers)}")
 
     def _lone_access(self, link: Link) -> tuple[NodeId | None, int]:

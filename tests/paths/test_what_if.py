@@ -106,9 +106,10 @@ class ByHand:
             settled = dict(distance)
             for level in range(2 * len(self.fabric.nodes)):
                 for source, target, link, is_up in self.ends:
-                    if is_up in phase and distance.get(target) == level and source not in settled:
-                        if distance.setdefault(source, level + 1) == level + 1:
-                            members.setdefault(source, []).append((target, link))
+                    if is_up not in phase or distance.get(target) != level or source in settled:
+                        continue
+                    if distance.setdefault(source, level + 1) == level + 1:
+                        members.setdefault(source, []).append((target, link))
         return members
 
     def connected(self, one: NodeId, other: NodeId, *, is_valley_free: bool) -> bool:
