@@ -126,6 +126,10 @@ class LinuxDriver:
         self._events.close()
         self._nics.close()
 
+    def event_fileno(self) -> int:
+        """Return the descriptor that is readable when `read_events` has something to do; for other loops than asyncio's."""
+        return self._events.fileno()
+
     def read_events(self) -> None:
         """Take in what the kernel has told since; called by the loop."""
         while True:

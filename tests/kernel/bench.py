@@ -1,0 +1,134 @@
+"""One node on a real kernel: three ports, each wired to the same far namespace, and its driver."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from erfs.addressing import Addressing, NodeAddressing, link_local_of, planned_mac
+from erfs.ids import DestinationId
+from erfs.messages import Member
+from erfs_agent.core import RoutesWritten, WriteRoutes
+from erfs_agent.drivers.linux import LinuxDriver
+
+from .namespaces import Namespace, wire
+
+PROTOCOL, METRIC = 229, 10
+PORTS = ("e1", "e2", "e3")
+E1, E2, E3 = (Member(port=port) for port in PORTS)
+A, B = DestinationId("@a"), DestinationId("@b")
+DESTINATIONS = {"@a": ["10.1.0.0/24", "fd01::/64"], "@b": ["10.2.0.0/24", "fd02::/64", "fd03::/64"]}
+
+
+def mac(port: str) -> str:
+    return planned_mac(f"leaf:{port}")
+
+
+def far_mac(port: str) -> str:
+    return planned_mac(f"far:{port}")
+
+
+class Bench:
+    """The node, what is at the other end of its cables, its driver and what that has told."""
+
+    def __init__(self, here: Namespace, far: Namespace, *, numbered: bool) -> None:
+        self.here, self.far = here, far
+        ports = {
+            port: {
+                "device": port,
+                "next_hops": [str(link_local_of(far_mac(port))), *([f"10.9.{place}.1"] if numbered else [])],
+            }
+            for place, port in enumerate(PORTS)
+        }
+        self.node = NodeAddressing.model_validate({"is_forwarding": True, "ports": ports})
+        self.addressing = Addressing.model_validate({"destinations": DESTINATIONS, "nodes": {"leaf": self.node}})
+        self.told: list[tuple[str, bool]] = []
+        self.driver = self.new_driver()
+        self._change = 0
+
+    def new_driver(self, **options: Any) -> LinuxDriver:
+        given = {"protocol": PROTOCOL, "metric": METRIC, "namespace": self.here.path} | options
+        driver = LinuxDriver(self.addressing, self.node, **given)
+        driver.on_port = lambda port, oper_up: self.told.append((port, oper_up))
+        return driver
+
+    def restart(self, **options: Any) -> None:
+        self.driver.close()
+        self.driver = self.new_driver(**options)
+
+    def write(self, routes: dict[DestinationId, tuple[Member, ...]], *removed: DestinationId) -> RoutesWritten:
+        self._change += 1
+        return self.driver.write(WriteRoutes(self._change, routes, removed))
+
+    def write_well(self, routes: dict[DestinationId, tuple[Member, ...]], *removed: DestinationId) -> None:
+        assert self.write(routes, *removed) == RoutesWritten(self._change, is_ok=True)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Serve the kernel's events until *condition* holds; the test's own limit ends a vain wait."""
+        self.driver.read_events()
+        if condition():
+            return
+
+        async def wait() -> None:
+            loop = asyncio.get_running_loop()
+            async with asyncio.timeout(20):
+                while not condition():
+                    turn = asyncio.Event()
+                    handle = loop.call_later(0.02, turn.set)
+                    loop.add_reader(self.driver.event_fileno(), turn.set)
+                    await turn.wait()
+                    handle.cancel()
+                    self.driver.read_events()
+            loop.remove_reader(self.driver.event_fileno())
+
+        asyncio.run(wait())
+
+    def cut(self, port: str) -> None:
+        """Take the carrier of *port* away, and wait until the driver has heard."""
+        self.far.set_up(port, False)
+        self.until(lambda: not self.driver.ports()[port])
+
+    def mend(self, port: str) -> None:
+        self.far.set_up(port, True)
+        self.until(lambda: self.driver.ports()[port])
+
+    # --- what the kernel has, read with another program ------------------------------------------------------------------
+    def objects(self) -> dict[int, dict[str, Any]]:
+        found = json.loads(self.here("ip -j -d nexthop show") or "[]")
+        return {entry["id"]: entry for entry in found if entry.get("protocol") == str(PROTOCOL)}
+
+    def route(self, prefix: str) -> dict[str, Any] | None:
+        """Return our route to *prefix*."""
+        family = "-6" if ":" in prefix else "-4"
+        found = json.loads(self.here(f"ip {family} -j -d route show {prefix} proto {PROTOCOL}") or "[]")
+        return found[0] if found else None
+
+    def served(self, prefix: str) -> tuple[str, ...] | None:
+        """Return the interfaces by which *prefix* leaves, () if it is dropped, None if there is no route of ours."""
+        route = self.route(prefix)
+        if route is None:
+            return None
+        objects = self.objects()
+        members = [objects[member["id"]] for member in objects[route["nhid"]]["group"]]
+        return tuple(member["dev"] for member in members if "blackhole" not in member)
+
+    def books_hold(self) -> bool:
+        """Return whether the driver believes what another driver that starts now would read."""
+        other = self.new_driver()
+        try:
+            return other.routes() == self.driver.routes() and other.ports() == self.driver.ports()
+        finally:
+            other.close()
+
+
+@contextmanager
+def bench(*, numbered: bool = False) -> Iterator[Bench]:
+    with Namespace() as here, Namespace() as far:
+        for port in PORTS:
+            wire(here, port, mac(port), far, port, far_mac(port))
+        found = Bench(here, far, numbered=numbered)
+        try:
+            yield found
+        finally:
+            found.driver.close()
