@@ -310,11 +310,12 @@ class _Ranks:
         if any(above.values()) and self._is_valley_free:
             ranks, early = self._without_valleys(destination, closure, above, emptied, moving, ranks)
         # The new routes lead to these and no farther, to an endpoint that is cut off. If it could come back from there by the old
-        # ones, it has to end there at once.
+        # ones, or go up again, it has to end there at once.
         dead_ends = {
             node
             for node in (emptied & closure.explored) - self._pinned
             if self._may_return(node, destination, frozenset(gaining))
+            or (self._sends_up(node, self._old.members(node, destination)) and self._is_valley_free)
         }
         is_held = closure.is_held or any(
             self._is_stuck_dry(node, destination) or self._is_stuck_upward(node, destination)
@@ -401,11 +402,11 @@ class _Ranks:
         """Return whether *node* sends nothing up before, and something afterwards."""
         if not self._fabric.nodes[node].is_switch:
             return False
-        after = self._links(node, self._new.members(node, destination))
-        if not any(goes_up(self._fabric, link, node) for link in after):
-            return False
-        before = self._links(node, self._old.members(node, destination))
-        return not any(goes_up(self._fabric, link, node) for link in before)
+        before, after = self._old.members(node, destination), self._new.members(node, destination)
+        return self._sends_up(node, after) and not self._sends_up(node, before)
+
+    def _sends_up(self, node: NodeId, members: _Members) -> bool:
+        return any(goes_up(self._fabric, link, node) for link in self._links(node, members))
 
     def _senders_down(self, node: NodeId, destination: DestinationId) -> list[NodeId]:
         """Return the switches above *node* that send *destination* down to it by the old routes."""
@@ -469,8 +470,7 @@ class _Ranks:
 
     def _is_stuck_upward(self, node: NodeId, destination: DestinationId) -> bool:
         """Return whether *node* is pinned to next hops that lead up, and by the new routes comes down to it what would make that a valley."""
-        stuck = [link for tables in self._stuck for link in self._links(node, tables.members(node, destination))]
-        if not any(goes_up(self._fabric, link, node) for link in stuck):
+        if not any(self._sends_up(node, tables.members(node, destination)) for tables in self._stuck):
             return False
         above = {link.far_end(node).node for link in self._fabric.links_of[node] if goes_up(self._fabric, link, node)}
         return self._is_valley_free and any(

@@ -183,7 +183,7 @@ class Verifier:
 
         Returns:
             Loops whether or not anybody sends into them; black holes and valleys where a source's packets come by. An endpoint without
-            a working link is unreached, whoever sends to it; that is nobody's black hole.
+            a working link is unreached, whoever sends to it, and reaches nobody; that is nobody's black hole.
 
         Cost: O(routes of programs not met before), and O(link-ends x classes / 64) for each hop of the longest way. What is wrong costs
         O(nodes) for each destination concerned.
@@ -428,7 +428,9 @@ class _Judge:
         wiring, plane = self._wiring, self._plane
         # An endpoint is not transit: what is handed to the wrong one is lost there, whatever its own table says.
         onward = np.where(wiring.is_transit, ALL, NONE)
-        reached = plane.sends
+        # An endpoint without a working link loses nothing that any table could save.
+        has_link = wiring.is_transit | (wiring.or_by_source(self._works) != NONE)
+        reached = np.where(has_link, plane.sends, NONE)
         while True:
             handed = wiring.or_by_target(self._live & reached[wiring.source])
             grown = reached | (handed & onward)

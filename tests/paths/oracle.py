@@ -8,7 +8,7 @@ import networkx as nx
 
 from erfs.fabric import Fabric, LinkEnd, goes_up, is_valley_free_required
 from erfs.ids import EVERYTHING, DestinationId, LinkId, NodeId, class_of, is_endpoint, lookup_order
-from erfs.messages import Member
+from erfs.messages import Group, Member, Program, Route, sealed
 from tests.paths.fabrics import Tables
 
 Table = dict[DestinationId, tuple[Member, ...]]
@@ -63,9 +63,11 @@ def judge(fabric: Fabric, tables: Tables, destination: DestinationId, working: C
             found.loops.add(frozenset(ring))
 
     # Packets go from a source to its next hops and from switch to switch; into an endpoint they go, but never out of it.
-    comes_by: set[NodeId] = set(sources)
+    comes_by: set[NodeId] = {
+        node for node in sources if node in switches or any(working(link.id) for link in fabric.links_of[node])
+    }
     handed: set[NodeId] = set()
-    waiting = sorted(sources)
+    waiting = sorted(comes_by)
     while waiting:
         for far in graph.successors(waiting.pop()):
             handed.add(far)
@@ -179,3 +181,31 @@ def is_apart(fabric: Fabric, tables: Tables, destination: DestinationId, working
             if any(link is None or not working(link.id) or link.far_end(node).node != owner for link in links):
                 return True
     return any(destination not in tables.get(switch, {}) for switch in fabric.attachments[owner])
+
+
+def always(link: LinkId) -> bool:
+    """Call every link working."""
+    return True
+
+
+def port_to(fabric: Fabric, node: str, far: str) -> Member:
+    """Return the member by which *node* sends to its neighbour *far*."""
+    link = next(link for link in fabric.links_of[NodeId(node)] if link.far_end(NodeId(node)).node == far)
+    return Member(port=link.end_at(NodeId(node)).port)
+
+
+def with_route(fabric: Fabric, program: Program, destination: str, *far_ends: str) -> Program:
+    """Return *program* with another route to *destination*."""
+    table = {route.destination: program.groups[route.group].members for route in program.routes}
+    members = tuple(sorted((port_to(fabric, program.node, far) for far in far_ends), key=lambda member: member.port))
+    return with_table(program, table | {DestinationId(destination): members})
+
+
+def with_table(program: Program, table: Table) -> Program:
+    """Return *program* with just the routes of *table*, groups numbered as they are needed."""
+    numbers: dict[tuple[Member, ...], int] = {}
+    routes = tuple(
+        Route(destination=name, group=numbers.setdefault(table[name], len(numbers))) for name in sorted(table)
+    )
+    groups = tuple(Group(id=number, members=members) for members, number in numbers.items())
+    return sealed(program.model_copy(update={"routes": routes, "groups": groups}))

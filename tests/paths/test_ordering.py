@@ -1,18 +1,20 @@
 """Rounds of installation: whatever mixture of two adjacent rounds the nodes hold, nothing loops, and nothing that works is cut."""
 
+import itertools
 from collections.abc import Mapping
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from erfs.fabric import Fabric, LinkEnd
+from erfs.fabric import Fabric, LinkEnd, goes_up, is_valley_free_required
 from erfs.generators import generate
-from erfs.ids import DestinationId, LinkId, NodeId
+from erfs.ids import DestinationId, LinkId, NodeId, is_endpoint
 from erfs.messages import Group, Member, Program, content_digest, sealed
-from erfs.paths import Topology, compute, plan_rounds
+from erfs.paths import PushVerdict, RoundVerdict, Topology, Verifier, compute, plan_rounds
 from tests.paths.fabrics import Draft, fabrics, fates, loops_in, tables_of, tangle
+from tests.paths.oracle import always, with_route, with_table
 
 ALL_UP: frozenset[LinkId] = frozenset()
 
@@ -278,3 +280,237 @@ def test_another_share_for_the_same_next_hops_needs_no_waiting(weight: int) -> N
         for node, program in old.items()
     }
     assert plan_rounds(old, new, fabric) == [new]
+
+
+# --- planned changes: any tables before, any after -----------------------------------------------------------------------
+def any_next_hops(fabric: Fabric, random: Random, name: DestinationId) -> dict[NodeId, tuple[Member, ...]]:
+    """
+    Return next hops of all switches and multi-homed endpoints towards a class: what some link costs could ask for, or some of it.
+
+    Every node draws from its neighbours that are nearer under costs drawn for this class alone. Where valleys are forbidden a node
+    with a way down uses only such, and any other goes up.
+    """
+    costs = {(link.id, end.node): random.choice([1, 1, 1, 2, 5]) for link in fabric.trunks for end in link.ends}
+    homes = set(fabric.attachments[fabric.class_members[name][0]])
+    distance: dict[NodeId, int] = dict.fromkeys(homes, 0)
+    chosen: dict[NodeId, tuple[Member, ...]] = {}
+    is_policy = is_valley_free_required(fabric)
+    for phase in (False, True) if is_policy else (None,):
+        usable = [
+            (far, end.node, link)
+            for link in fabric.trunks
+            for end in link.ends
+            for far in [link.far_end(end.node).node]
+            if phase is None or goes_up(fabric, link, end.node) is phase
+        ]
+        settled = frozenset(distance)
+        for _ in fabric.switches:
+            for far, near, link in usable:
+                if far in distance and (near not in settled or phase is None):
+                    found = distance[far] + costs[link.id, near]
+                    distance[near] = min(distance.get(near, found), found)
+        for node in sorted(set(distance) - homes - chosen.keys()):
+            nearer = sorted(
+                {
+                    link.end_at(node).port
+                    for far, near, link in usable
+                    if near == node and distance.get(far, 1 << 30) < distance[node]
+                }
+            )
+            if nearer:
+                ports = random.sample(nearer, random.randint(1, len(nearer)))
+                chosen[node] = tuple(Member(port=port) for port in sorted(ports))
+    for endpoint, switches in fabric.attachments.items():
+        if len(switches) > 1:
+            ports = sorted(
+                link.end_at(endpoint).port
+                for link in fabric.access_links[endpoint]
+                if link.far_end(endpoint).node in distance
+            )
+            if ports:
+                kept = random.sample(ports, random.randint(1, len(ports)))
+                chosen[endpoint] = tuple(Member(port=port) for port in sorted(kept))
+    return chosen
+
+
+def any_programs(fabric: Fabric, random: Random, plain: Mapping[NodeId, Program]) -> dict[NodeId, Program]:
+    """Return the *plain* programs with `any_next_hops` in place of their routes to classes."""
+    chosen = {name: any_next_hops(fabric, random, name) for name in fabric.class_members}
+    found = {}
+    for node, program in plain.items():
+        if not fabric.nodes[node].is_switch and len(fabric.attachments[node]) == 1:
+            found[node] = program
+            continue
+        table = {name: hops[node] for name, hops in chosen.items() if node in hops}
+        own = tables_of({node: program})[node]
+        table |= {name: members for name, members in own.items() if is_endpoint(name)}
+        found[node] = with_table(program, table)
+    return found
+
+
+def assert_nothing_loops_or_is_lost(
+    fabric: Fabric, old: Mapping[NodeId, Program], new: Mapping[NodeId, Program], random: Random
+) -> None:
+    """Walk through the rounds; at each step some of the round's nodes have their new programs, and the verifier looks."""
+    verifier = Verifier(fabric)
+    rounds = plan_rounds(old, new, fabric)
+    before, after = (verifier.verify(programs, working=always) for programs in (old, new))
+    assert before.is_clean
+    assert after.is_clean
+    state = dict(old)
+    for programs in rounds:
+        for _ in range(4):
+            some = {node: program for node, program in programs.items() if random.random() < 0.5}
+            found = verifier.verify({**state, **some}, working=always)
+            assert found.is_clean
+            assert found.unreached == ()
+        state.update(programs)
+    assert state == new
+    assert verifier.verify_rounds(old, rounds, working=always) == PushVerdict(
+        (RoundVerdict(),) * len(rounds), is_repair=False
+    )
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_other_link_costs_loop_nothing_lose_nothing_and_cross_no_valley(data: st.DataObject) -> None:
+    """Any acyclic next hops before and after, for each destination others; any subset of each round."""
+    fabric = data.draw(fabrics())
+    random = Random(data.draw(st.integers(0, 2**32)))
+    plain = compute(Topology(fabric), unusable=ALL_UP, is_protecting=False).programs
+    old, new = (any_programs(fabric, random, plain) for _ in range(2))
+    # A destination out of policy's reach is lost before and after alike; then there is nothing to see here.
+    assume(not Verifier(fabric).verify(old, working=always).unreached)
+    assume(not Verifier(fabric).verify(new, working=always).unreached)
+    assert_nothing_loops_or_is_lost(fabric, old, new, random)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_other_link_costs_on_a_tangle_loop_nothing_and_lose_nothing(seed: int) -> None:
+    random = Random(seed)
+    fabric = tangle(random)
+    plain = compute(Topology(fabric), unusable=ALL_UP, is_protecting=False).programs
+    assert_nothing_loops_or_is_lost(fabric, *(any_programs(fabric, random, plain) for _ in range(2)), random)
+
+
+@pytest.mark.parametrize("kind", ["fat-tree", "leaf-spine"])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_drain_and_its_end_lose_nothing_and_cross_no_valley(kind: str, seed: int) -> None:
+    """Links and a switch are taken out of use that still work, and come back."""
+    random = Random(seed)
+    fabric = generate(kind, {})
+    topology = Topology(fabric)
+    spare = [node for node in fabric.switches if (node.tier or 0) > 1]
+    drained = frozenset(link.id for link in fabric.links_of[random.choice(spare).id])
+    full = compute(topology, unusable=ALL_UP).programs
+    empty = compute(topology, unusable=drained).programs
+    assert_nothing_loops_or_is_lost(fabric, full, empty, random)
+    assert_nothing_loops_or_is_lost(fabric, empty, full, random)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_what_only_takes_next_hops_away_is_one_round(data: st.DataObject) -> None:
+    """No node waits for another while each keeps one of the next hops it had: the fastest there is."""
+    fabric = data.draw(fabrics())
+    random = Random(data.draw(st.integers(0, 2**32)))
+    plain = compute(Topology(fabric), unusable=ALL_UP, is_protecting=False).programs
+    old = any_programs(fabric, random, plain)
+    new = {}
+    for node, program in old.items():
+        groups = tuple(
+            Group(
+                id=group.id,
+                members=tuple(
+                    sorted(
+                        random.sample(group.members, random.randint(1, len(group.members))),
+                        key=lambda member: member.port,
+                    )
+                ),
+            )
+            if group.members and fabric.nodes[node].is_switch
+            else group
+            for group in program.groups
+        )
+        new[node] = sealed(program.model_copy(update={"groups": groups}))
+    changed = {node: program for node, program in new.items() if program.digest != old[node].digest}
+    assert plan_rounds(old, new, fabric) == ([changed] if changed else [])
+
+
+def test_nobody_turns_up_before_those_above_have_left_it() -> None:
+    """
+    s0 and s1 send down to agg what goes to home; agg loses its way down and goes up from now on, by the two that have another one.
+
+    Whoever has not left agg yet would get a valley. So agg waits, with its old route, though it could be ready at once.
+    """
+    draft = Draft()
+    home, agg, other = draft.switch("home", 1), draft.switch("agg", 2), draft.switch("other", 2)
+    s0, s1 = draft.switch("s0", 3), draft.switch("s1", 3)
+    lost = draft.cable(agg, home)
+    draft.cable(other, home)
+    for spine in (s0, s1):
+        draft.cable(spine, agg)
+        draft.cable(spine, other)
+    draft.host("h", home)
+    draft.host("m", agg)
+    fabric = draft.fabric()
+    assert is_valley_free_required(fabric)
+    topology = Topology(fabric)
+    old = compute(topology, unusable=ALL_UP, is_protecting=False).programs
+    new = compute(topology, unusable=frozenset({lost}), is_protecting=False).programs
+    rounds = plan_rounds(old, new, fabric)
+    assert [sorted(programs) for programs in rounds] == [["agg", "s0", "s1"], ["agg", "home"]]
+    to_home = DestinationId("@home")
+    assert tables_of(rounds[0])[agg][to_home] == tables_of(old)[agg][to_home]
+    assert Verifier(fabric).verify_rounds(old, rounds, working=always).unsafe_round() is None
+    assert Verifier(fabric).verify_rounds(old, [new], working=always).rounds[0].valleys
+
+
+def test_a_node_that_turns_up_waits_for_one_above_that_has_to_wait_itself() -> None:
+    """
+    agg is ready to go up at once, but upper leaves it only when top is ready, which is one round later.
+
+    Found by taking the rule away: where all leave at once, no random fabric ever needed it.
+    """
+    draft = Draft()
+    home, agg, other = draft.switch("home", 1), draft.switch("agg", 2), draft.switch("other", 2)
+    upper, way, top = draft.switch("upper", 3), draft.switch("way", 3), draft.switch("top", 4)
+    for one, below in ((agg, home), (other, home), (upper, agg), (way, agg), (way, other), (top, upper), (top, way)):
+        draft.cable(one, below)
+    for node in (home, upper, top):
+        draft.host(f"h-{node}", node)
+    fabric = draft.fabric()
+    assert is_valley_free_required(fabric)
+    plain = compute(Topology(fabric), unusable=ALL_UP, is_protecting=False).programs
+
+    def programs(**far_ends: str) -> dict[NodeId, Program]:
+        """Return the programs with other next hops towards home."""
+        changed = {
+            NodeId(node): with_route(fabric, plain[NodeId(node)], "@home", far) for node, far in far_ends.items()
+        }
+        return {**plain, **changed}
+
+    old = programs(agg="home", upper="agg", way="other", top="upper")
+    new = programs(agg="way", upper="top", way="other", top="way")
+    rounds = plan_rounds(old, new, fabric)
+    assert [sorted(turn) for turn in rounds] == [["top"], ["upper"], ["agg"]]
+    assert_nothing_loops_or_is_lost(fabric, old, new, Random(1))
+    too_soon = [rounds[0], rounds[1] | rounds[2]]
+    assert Verifier(fabric).verify_rounds(old, too_soon, working=always).unsafe_round() == 1
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_chain_of_a_thousand_switches_is_ordered(is_closed: bool) -> None:
+    """The ranks of a chain depend on each other from end to end: nothing recurses."""
+    draft = Draft()
+    switches = [draft.switch(f"s{index:03}") for index in range(1000)]
+    ring = [draft.cable(one, other) for one, other in itertools.pairwise([*switches, switches[0]])]
+    draft.host("h", switches[0])
+    fabric = draft.fabric()
+    topology = Topology(fabric)
+    whole = compute(topology, unusable=ALL_UP, is_protecting=False).programs
+    cut = compute(topology, unusable=frozenset({ring[-1 if is_closed else 0]}), is_protecting=False).programs
+    rounds = plan_rounds(whole, cut, fabric)
+    # Those that turned round wait one for the other, from the cut's far side on.
+    assert len(rounds) > 400
+    assert Verifier(fabric).verify_rounds(whole, rounds[:3], working=always).unsafe_round() is None

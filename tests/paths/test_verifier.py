@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from erfs.fabric import Fabric, is_valley_free_required
 from erfs.generators import generate
 from erfs.ids import EVERYTHING, DestinationId, LinkId, NodeId, is_endpoint
-from erfs.messages import Group, Member, Program, Route, sealed
+from erfs.messages import Member, Program
 from erfs.paths import (
     Blackhole,
     Loop,
@@ -31,18 +31,13 @@ from erfs.paths import (
 from erfs_scenario.dataplane import DataPlane
 from erfs_scenario.walker import Walk
 from tests.paths.fabrics import Draft, fabrics, fates, loops_in, tables_of, tangle
-from tests.paths.oracle import Judgement, is_apart, judge, scramble
+from tests.paths.oracle import Judgement, always, is_apart, judge, port_to, scramble, with_route
 
 Table = dict[DestinationId, tuple[Member, ...]]
 
 
 def sound_tables(fabric: Fabric, unusable: frozenset[LinkId] = frozenset()) -> dict[NodeId, Table]:
     return tables_of(compute(Topology(fabric), unusable=unusable, is_protecting=False).programs)
-
-
-def port_to(fabric: Fabric, node: str, far: str) -> Member:
-    link = next(link for link in fabric.links_of[NodeId(node)] if link.far_end(NodeId(node)).node == far)
-    return Member(port=link.end_at(NodeId(node)).port)
 
 
 @pytest.mark.parametrize("kind", ["fat-tree", "leaf-spine", "rail", "torus", "dragonfly"])
@@ -125,6 +120,17 @@ def test_an_endpoint_that_sends_nowhere_is_unreached_once() -> None:
     host = NodeId("pod0-edge0-host0")
     tables[host] = {}
     assert verify(fabric, tables, working=lambda link: True).unreached == (Unreached(EVERYTHING, (host,)),)
+
+
+def test_an_endpoint_without_a_working_link_is_nobodys_black_hole() -> None:
+    fabric = generate("leaf-spine", {"leaves": 2, "spines": 2, "hosts_per_leaf": 1, "attachments": 2})
+    host = fabric.endpoints[0].id
+    lost = frozenset(link.id for link in fabric.links_of[host])
+    verdict = verify(fabric, sound_tables(fabric, lost), working=lambda link: link not in lost)
+    assert verdict.is_clean
+    assert host in {node for item in verdict.unreached for node in item.sources}
+    assert fabric.destination_of[host] in {item.destination for item in verdict.unreached}
+    assert verdict.missed == ()
 
 
 def test_what_policy_cuts_is_unreached_and_no_black_hole() -> None:
@@ -342,16 +348,6 @@ def test_verifier_and_referee_agree(data: st.DataObject) -> None:
 
 
 # --- the rounds of a push ------------------------------------------------------------------------------------------------
-def with_route(fabric: Fabric, program: Program, destination: str, *far_ends: str) -> Program:
-    """Return *program* with another route to *destination*."""
-    members = tuple(port_to(fabric, program.node, far) for far in far_ends)
-    kept = tuple(route for route in program.routes if route.destination != destination)
-    group = Group(id=len(program.groups), members=members)
-    route = Route(destination=DestinationId(destination), group=group.id)
-    routes = tuple(sorted((*kept, route), key=lambda route: route.destination))
-    return sealed(program.model_copy(update={"routes": routes, "groups": (*program.groups, group)}))
-
-
 def triangle() -> tuple[Fabric, dict[NodeId, Program]]:
     """Return three switches in a triangle, a host on s2, and s0 and s1 sending there directly."""
     draft = Draft()
@@ -362,10 +358,6 @@ def triangle() -> tuple[Fabric, dict[NodeId, Program]]:
         draft.host(f"h{index}", switch)
     fabric = draft.fabric()
     return fabric, compute(Topology(fabric), unusable=frozenset(), is_protecting=False).programs
-
-
-def always(link: LinkId) -> bool:
-    return True
 
 
 def clean(rounds: int) -> PushVerdict:
