@@ -1,0 +1,1 @@
+"""The kernel backend: real packets through network namespaces of this run's own."""
