@@ -91,14 +91,20 @@ class _Pool:
     def __init__(self) -> None:
         self.members: list[_Members] = []
         self._numbers: dict[tuple[tuple[str, int], ...], int] = {}
+        # Programs of one computation share their members; looking at the identity spares looking inside.
+        self._seen: dict[int, tuple[int, _Members]] = {}
 
     def number(self, members: _Members) -> int:
         """Return the number of *members*."""
+        seen = self._seen.get(id(members))
+        if seen is not None:
+            return seen[0]
         key = tuple([(member.port, member.weight) for member in members])
         found = self._numbers.get(key)
         if found is None:
             found = self._numbers[key] = len(self.members)
             self.members.append(members)
+        self._seen[id(members)] = found, members
         return found
 
 
@@ -117,10 +123,12 @@ class _Tables:
         found = self._numbers.get(node)
         if found is None:
             program = self.programs.get(node)
-            found = self._numbers[node] = {}
-            if program is not None:
+            if program is None:
+                found = {}
+            else:
                 of_group = {group.id: self._pool.number(group.members) for group in program.groups}
-                found.update([(route.destination, of_group[route.group]) for route in program.routes])
+                found = {route.destination: of_group[route.group] for route in program.routes}
+            self._numbers[node] = found
         return found
 
     def routes(self, node: NodeId) -> dict[DestinationId, _Members]:

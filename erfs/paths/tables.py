@@ -152,6 +152,8 @@ class Rows:
         unknown: By port that has no cable: the classes it is a next hop towards.
         routed: The classes with a route, be it empty; as an integer, like all that follows.
         filled: The classes with a next hop.
+        unrouted: The classes without a route, as a set.
+        unfilled: The classes with an empty route, as a set.
         own: The routes to single endpoints.
         delivered: The endpoints whose own route leads straight to them and nowhere else.
     """
@@ -160,12 +162,15 @@ class Rows:
     unknown: Mapping[str, int]
     routed: int
     filled: int
+    unrouted: Words
+    unfilled: Words
     own: Mapping[int, OwnRoute]
     delivered: frozenset[int]
 
 
 # What a node has that has no tables at all: it forwards nothing, and nothing has arrived there.
-NO_TABLE: Final = Rows(np.zeros((0, 0), dtype=np.uint64), {}, 0, 0, {}, frozenset())
+_EMPTY: Final = np.zeros(0, dtype=np.uint64)
+NO_TABLE: Final = Rows(np.zeros((0, 0), dtype=np.uint64), {}, 0, 0, _EMPTY, _EMPTY, {}, frozenset())
 
 
 class Compiler:
@@ -244,7 +249,9 @@ class Compiler:
         size = wiring.word_count * 8
         rows = np.frombuffer(b"".join([columns.to_bytes(size, "little") for columns in by_end]), dtype="<u8")
         rows = rows.astype(np.uint64, copy=False).reshape(len(ports), wiring.word_count)
-        return Rows(rows, unknown, routed, filled, own, frozenset(delivered))
+        unrouted = as_words(wiring.all_columns & ~routed, wiring.word_count)
+        unfilled = as_words(routed & ~filled, wiring.word_count)
+        return Rows(rows, unknown, routed, filled, unrouted, unfilled, own, frozenset(delivered))
 
 
 def as_words(columns: int, words: int) -> Words:
@@ -322,32 +329,28 @@ class Mixture:
         if len(before) == len(tables) and all(one is other for one, other in zip(before, tables, strict=True)):
             return
         wiring = self.wiring
-        words = wiring.word_count
         ends = slice(wiring.start[node], wiring.start[node + 1])
-        self._members[:, ends] = 0
-        lost = routed_by_all = dead = 0
         known = [table for table in tables if table is not NO_TABLE]
-        if known:
-            routed_by_all = wiring.all_columns
+        self._members[:, ends] = 0
+        self._lost[:, node] = 0
+        unrouted: Words = np.zeros(wiring.word_count, dtype=np.uint64)
+        unfilled: Words = np.zeros(wiring.word_count, dtype=np.uint64)
         for table in known:
             self._members[:, ends] |= table.rows.T
-            routed_by_all &= table.routed
-            dead |= table.routed & ~table.filled
+            unrouted, unfilled = unrouted | table.unrouted, unfilled | table.unfilled
             for columns in table.unknown.values():
-                lost |= columns
-        self._lost[:, node] = as_words(lost, words)
+                self._lost[:, node] |= as_words(columns, wiring.word_count)
         if wiring.is_transit[node]:
-            unrouted = self._full & ~as_words(routed_by_all, words)
-            attached = wiring.attached[node] if known else NONE
+            attached = wiring.attached[node]
             self._arrived[:, node] = unrouted & attached
-            self._dead[:, node] = as_words(dead, words) | (unrouted & ~attached)
-            if len(known) < len(tables):
-                self._dead[:, node] = self._full
-        for table in before:
-            self._note_deliveries(node, table.delivered, is_delivered=False)
-        self._note_deliveries(node, frozenset.intersection(*(table.delivered for table in tables)), is_delivered=True)
+            self._dead[:, node] = unfilled | (unrouted & ~attached) if len(known) == len(tables) else self._full
+        delivered_before = frozenset.intersection(*(table.delivered for table in before))
+        delivered = frozenset.intersection(*(table.delivered for table in tables))
+        if delivered != delivered_before:
+            self._note_deliveries(node, delivered_before - delivered, is_delivered=False)
+            self._note_deliveries(node, delivered - delivered_before, is_delivered=True)
         self.tables[node] = tables
-        straying = frozenset(endpoint for table in tables for endpoint in table.own if endpoint not in table.delivered)
+        straying = frozenset(endpoint for table in known for endpoint in table.own.keys() - table.delivered)
         if straying:
             self._straying[node] = straying
         else:
