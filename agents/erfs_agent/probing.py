@@ -506,7 +506,8 @@ class Sessions:
             commands.append(Mark("session_up", session.fields()))
         elif after is _INIT:
             session.init_ns = now_ns
-        elif after is _DOWN:
+        else:
+            assert after is _DOWN, "only `start` and `stop` leave and enter administrative down"
             is_silent = signal is Signal.SILENCE
             session.diagnostic = Diagnostic.DETECTION_TIME_EXPIRED if is_silent else Diagnostic.NEIGHBOUR_SIGNALLED_DOWN
             if before is _UP and signal is Signal.HEARD_ADMIN_DOWN:

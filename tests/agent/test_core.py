@@ -362,7 +362,9 @@ def test_a_port_is_back_when_carrier_and_session_are(is_carrier_last: bool) -> N
     carrier, session = PortChanged("e1", oper_up=True), SessionUp("e1")
     lost = core.handle(PortChanged("e1", oper_up=False), 0)
     assert of(WriteRoutes, lost) == [WriteRoutes(2, {LEAF_B: (E2,)}, ())]
-    assert marks(lost_session(core, 30 * MS)) == []
+    silent = lost_session(core, 30 * MS)
+    assert [command.state.sessions_down for command in silent if isinstance(command, Persist)] == [("e1",)]
+    assert len(silent) == 1
 
     first, second = (session, carrier) if is_carrier_last else (carrier, session)
     assert marks(core.handle(first, 1 * SECOND)) == []

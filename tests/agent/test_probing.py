@@ -184,6 +184,14 @@ def test_what_is_sent_after_a_silence_says_so_and_forgets_the_neighbour() -> Non
     assert last.desired_tx_us == 100_000
 
 
+def test_a_neighbour_that_is_heard_again_as_before_is_remembered_again() -> None:
+    core = up_at_leaf()
+    run_timer(core, SECOND)
+    core.handle(from_spine(UP), SECOND)
+    last = sent(command for _, command in run_timer(core, SECOND + 100 * MS))[-1]
+    assert (last.state, last.your_discriminator) == (DOWN, discriminator(LINK, SPINE))
+
+
 def test_a_neighbour_that_does_not_hear_us_ends_the_session_at_once() -> None:
     core = up_at_leaf()
     lost = core.handle(from_spine(DOWN, diagnostic=1), 7 * MS)
@@ -239,6 +247,9 @@ def test_a_neighbour_that_wants_nothing_gets_nothing() -> None:
     core = up_at_leaf()
     core.handle(from_spine(UP, required_rx_us=0), 0)
     assert sent(command for _, command in run_timer(core, 29 * MS)) == []
+    # But the change of state.
+    assert [one.state for one in sent(core.handle(from_spine(DOWN, required_rx_us=0), 29 * MS))] == [DOWN]
+    assert sent(command for _, command in run_timer(core, 200 * MS)) == []
 
 
 def test_a_poll_is_answered_at_once_and_without_a_poll_of_ones_own() -> None:
@@ -247,6 +258,12 @@ def test_a_poll_is_answered_at_once_and_without_a_poll_of_ones_own() -> None:
     core.handle(from_spine(INIT), 0)
     answers = sent(core.handle(from_spine(UP, is_poll=True), MS))
     assert [(one.is_final, one.is_poll) for one in answers] == [(True, False)]
+
+
+def test_each_poll_is_answered_although_it_says_nothing_new() -> None:
+    core = up_at_leaf()
+    poll = from_spine(UP, is_poll=True)
+    assert [len(sent(core.handle(poll, at_ns))) for at_ns in (MS, 2 * MS, 3 * MS)] == [1, 1, 1]
 
 
 def test_a_slower_interval_is_used_only_once_the_neighbour_knows() -> None:
@@ -354,6 +371,7 @@ def test_a_far_end_that_never_hears_us_is_noticed_although_the_session_was_never
     for at_ns in range(0, 2 * SECOND, 80 * MS):
         said += core.handle(from_spine(DOWN), at_ns)
         said += [command for _, command in run_timer(core, at_ns + 79 * MS)]
+        assert at_ns >= 10 * TIMING.slow_start_ns - 80 * MS or verdicts(said) == []
     assert verdicts(said) == [SessionDown("e1", DownReason.ONE_WAY)]
 
 
@@ -392,6 +410,16 @@ def test_an_observer_that_is_always_late_is_not_blind_for_ever() -> None:
     assert core.tally.abstained == 3
     # The detection time, three intervals of abstaining, and each of the four judgements 12 ms late.
     assert said[0] <= DETECTION_NS + 3 * (10 * MS + QUANTUM_NS) + 4 * (12 * MS + QUANTUM_NS)
+
+
+def test_each_time_the_neighbour_was_heard_it_is_given_as_much_patience_again() -> None:
+    core = up_at_leaf()
+    said: list[object] = []
+    for turn in range(1, 11):
+        said += core.handle(TimerFired(), turn * 100 * MS)
+        said += core.handle(from_spine(UP), turn * 100 * MS + 9 * MS)
+    assert core.tally.abstained == 10
+    assert verdicts(said) == []
 
 
 def test_lateness_within_the_bound_delays_no_judgement() -> None:
