@@ -478,6 +478,13 @@ def test_events_that_did_not_fit_are_made_good_by_reading(here: Bench) -> None:
     assert here.books_hold()
 
 
+def test_the_driver_does_not_hear_of_its_own_changes(here: Bench) -> None:
+    here.write_well({A: (E1, E2)})
+    assert here.driver._events.read() == []
+    here.here(f"ip nexthop add id 77 via fe80::77 dev e1 proto {PROTOCOL}")
+    assert here.driver._events.read() != []
+
+
 def test_counters_of_interface_and_adapter(here: Bench) -> None:
     before = here.driver.counters()
     assert set(before) == set(PORTS)

@@ -155,11 +155,9 @@ class AddressAdded:
 
 @dataclass(frozen=True, slots=True)
 class ObjectTouched:
-    """Somebody else changed or removed the next-hop object *id*."""
+    """Somebody else made, changed or removed the next-hop object *id*."""
 
     id: int
-    by: int
-    """The kernel's number of their socket."""
 
 
 NetlinkEvent = LinkState | AddressAdded | ObjectTouched

@@ -85,7 +85,7 @@ class LinuxDriver:
         with inside(namespace):
             self._requests = RequestSocket()
             # Before anything is read, so that no change falls between.
-            self._events = EventSocket(_EVENT_GROUPS)
+            self._events = EventSocket(_EVENT_GROUPS, deaf_to=self._requests.number)
             self._nics = NicCounters()
         self._core.read_back(self._read())
         self._core.adopt()
@@ -193,7 +193,7 @@ class LinuxDriver:
             self._keep_neighbours(port)
 
     def _on_touched(self, touched: ObjectTouched) -> None:
-        if touched.by == self._requests.number or not self._core.is_ours(touched.id) or self._repair is not None:
+        if not self._core.is_ours(touched.id) or self._repair is not None:
             return
         _log.warning("kernel_objects_touched_by_others", object=touched.id)
         if self._loop is not None:

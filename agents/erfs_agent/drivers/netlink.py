@@ -206,7 +206,6 @@ class Raw:
     kind: int
     flags: int
     seq: int
-    sender: int
     body: bytes
 
 
@@ -214,10 +213,10 @@ def split(data: bytes) -> Iterator[Raw]:
     """Yield the messages in one datagram."""
     offset = 0
     while offset + 16 <= len(data):
-        length, kind, flags, seq, sender = _HEADER.unpack_from(data, offset)
+        length, kind, flags, seq, _ = _HEADER.unpack_from(data, offset)
         if length < 16:
             return
-        yield Raw(kind, flags, seq, sender, data[offset + 16 : offset + length])
+        yield Raw(kind, flags, seq, data[offset + 16 : offset + length])
         offset += (length + 3) & ~3
 
 
@@ -259,7 +258,7 @@ def event(raw: Raw) -> NetlinkEvent | None:
             flags |= _number(_attributes(raw.body, _IFADDRMSG.size), _IFA_FLAGS)
             return None if flags & (_IFA_F_TENTATIVE | _IFA_F_DADFAILED) else AddressAdded(ifindex)
         case 104 | 105:
-            return ObjectTouched(_number(_attributes(raw.body, _NHMSG.size), _NHA_ID), raw.sender)
+            return ObjectTouched(_number(_attributes(raw.body, _NHMSG.size), _NHA_ID))
         case _:
             return None
 

@@ -4,9 +4,11 @@ Rule 1: no decisions: requests in, answers out.
 Rule 2: a request is answered before `ask` returns; the kernel does the work while it takes the request.
 """
 
+import ctypes
 import errno
 import os
 import socket
+import struct
 from collections.abc import Sequence
 from typing import Final
 
@@ -22,6 +24,9 @@ from erfs_agent.drivers.netlink import (
 
 _SOL_NETLINK: Final = 270
 _NETLINK_ADD_MEMBERSHIP, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK = 1, 10, 11, 12
+_SO_ATTACH_FILTER: Final = 26
+# In `struct nlmsghdr`.
+_SENDER_OFFSET: Final = 12
 _BUFFER: Final = 1 << 16
 # An acknowledgement takes about 800 bytes of the receive buffer, whose default is 208 KiB.
 BATCH_MAX: Final = 64
@@ -108,16 +113,34 @@ class RequestSocket:
 
 
 class EventSocket:
-    """For notifications of *groups*; opened in the namespace this thread is in."""
+    """
+    For notifications of *groups*, those of changes made by the socket *deaf_to* apart: a switch's hundreds of groups
+    changed at once would fill the buffer with what we know. Opened in the namespace this thread is in.
+    """
 
-    def __init__(self, groups: Sequence[int]) -> None:
+    def __init__(self, groups: Sequence[int], *, deaf_to: int) -> None:
         self._socket = socket.socket(
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE
         )
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _EVENT_BUFFER)
+        self._attach(deaf_to)
         self._socket.bind((0, 0))
         for group in groups:
             self._socket.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, group)
+
+    def _attach(self, deaf_to: int) -> None:
+        """Let the kernel drop what carries this sender; a classic BPF program, which reads numbers big-endian."""
+        sender = int.from_bytes(struct.pack("=I", deaf_to), "big")
+        steps = (
+            (0x20, 0, 0, _SENDER_OFFSET),  # load the word
+            (0x15, 0, 1, sender),  # another one: skip the next
+            (0x06, 0, 0, 0),  # drop
+            (0x06, 0, 0, 0xFFFFFFFF),  # keep all of it
+        )
+        code = b"".join(struct.pack("=HBBI", *step) for step in steps)
+        buffer = ctypes.create_string_buffer(code)
+        program = struct.pack("@HP", len(steps), ctypes.addressof(buffer))
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
     def fileno(self) -> int:
         """Return what an event loop watches."""
