@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -110,6 +110,15 @@ class Outcome:
         return -self.cut, -self.cut_by_policy, -self.detached, -self.waiting, self.retained_ppm, self.bisection_ppm
 
 
+class Access(NamedTuple):
+    """Links of the endpoints of one parcel to one switch that are in the same risk groups."""
+
+    class_: int
+    switch: int
+    parcel: int
+    srlgs: tuple[SrlgId, ...]
+
+
 class Sweep:
     """
     Every failure of some kinds on one fabric, ready to be worked out.
@@ -141,9 +150,9 @@ class Sweep:
             topology.end_is_up,
             np.array([capacities[trunk] // unit for trunk in topology.end_trunk.tolist()], dtype=np.int64),
             self.is_valley_free,
-            np.cumsum([0, *(len(switches) for switches, _ in self.classes)], dtype=np.int64),
-            np.array([switch for switches, _ in self.classes for switch in switches], dtype=np.int64),
-            np.array([len(members) for _, members in self.classes], dtype=np.int64),
+            np.cumsum([0, *map(len, self.classes)], dtype=np.int64),
+            np.array([switch for switches in self.classes for switch in switches], dtype=np.int64),
+            np.bincount(list(self.class_of.values()), minlength=len(self.classes)).astype(np.int64),
         )
         self.cuts = bisection_cuts(topology, self.ground)
         self._compile_failures()
@@ -151,22 +160,31 @@ class Sweep:
     # --- compiling -------------------------------------------------------------------------------------------------
     def _compile_classes(self) -> None:
         """
-        Sort the endpoints: those of a class attach to the same switches and, where risk groups are asked for, by links in the same groups.
+        Sort the endpoints: those of a class attach to the same switches and lose the same of them in any failure.
 
-        An *access* is what links of one class to one switch have in common, so a failure hits all its links or none.
+        An *access* is what a failure takes away whole: links to one switch in the same risk groups. A *parcel* is the endpoints of one class
+        with the same accesses. Endpoints with one attachment are one class whatever their parcels, since they keep it or are gone.
         """
-        found: dict[tuple[tuple[int, tuple[SrlgId, ...]], ...], list[NodeId]] = {}
+        parcels: dict[tuple[tuple[int, tuple[SrlgId, ...]], ...], list[NodeId]] = {}
         for endpoint, links in self.topology.access.items():
             accesses = {
                 (access.switch, self.fabric.links[access.link].srlgs if "srlg" in self.kinds else ())
                 for access in links
             }
-            found.setdefault(tuple(sorted(accesses)), []).append(endpoint)
-        self.accesses = [(index, switch, srlgs) for index, key in enumerate(sorted(found)) for switch, srlgs in key]
-        self.classes: list[tuple[tuple[int, ...], tuple[NodeId, ...]]] = [
-            (tuple(sorted({switch for switch, _ in key})), tuple(found[key])) for key in sorted(found)
-        ]
-        self.class_of = {endpoint: index for index, (_, members) in enumerate(self.classes) for endpoint in members}
+            parcels.setdefault(tuple(sorted(accesses)), []).append(endpoint)
+        self.classes: list[tuple[int, ...]] = []
+        self.class_of: dict[NodeId, int] = {}
+        self.accesses: list[Access] = []
+        self.parcel_weights: list[int] = []
+        alone: dict[int, int] = {}
+        for number, key in enumerate(sorted(parcels)):
+            switches = tuple(sorted({switch for switch, _ in key}))
+            index = alone.setdefault(switches[0], len(self.classes)) if len(switches) == 1 else len(self.classes)
+            if index == len(self.classes):
+                self.classes.append(switches)
+            self.class_of |= dict.fromkeys(parcels[key], index)
+            self.accesses += [Access(index, switch, number, srlgs) for switch, srlgs in key]
+            self.parcel_weights.append(len(parcels[key]))
 
     def _compile_failures(self) -> None:
         topology, ground = self.topology, self.ground
@@ -187,7 +205,7 @@ class Sweep:
             self.deliveries = list(
                 zip(ground.class_of_attachment[several].tolist(), ground.attachment[several].tolist(), strict=True)
             )
-        draft = _Draft(ground, np.array([access[:2] for access in self.accesses], dtype=np.int64).reshape(-1, 2))
+        draft = _Draft(ground, self.accesses, self.parcel_weights)
         of_trunk = Runs(topology.end_trunk, len(topology.trunks))
         draft.kill(*of_trunk.spread(trunks))
         for runs in (Runs(ground.source, ground.node_count), Runs(ground.target, ground.node_count)):
@@ -206,8 +224,8 @@ class Sweep:
     def _compile_groups(self, draft: "_Draft", of_trunk: Runs) -> None:
         trunk_index = {link.id: index for index, link in enumerate(self.topology.trunks)}
         at: dict[SrlgId, list[int]] = {}
-        for index, (_, _, srlgs) in enumerate(self.accesses):
-            for srlg in srlgs:
+        for index, access in enumerate(self.accesses):
+            for srlg in access.srlgs:
                 at.setdefault(srlg, []).append(index)
         for number, (srlg, links) in enumerate(self.groups.items(), start=self.first_group):
             trunks = np.array([trunk_index[link.id] for link in links if link.id in trunk_index], dtype=np.int64)
@@ -241,7 +259,7 @@ class Sweep:
                 endpoint, switch = self._lone_access(link)
                 if endpoint is None:
                     found.append(Outcome(failure, 0, 0, 0, 0, PPM, PPM))
-                elif len(self.classes[self.class_of[endpoint]][0]) == 1:
+                elif len(self.classes[self.class_of[endpoint]]) == 1:
                     found.append(Outcome(failure, alone[self.class_of[endpoint]], 0, 0, 0, PPM, PPM))
                 else:
                     found.append(outcome(failure, delivery_of[self.class_of[endpoint], switch]))
@@ -275,7 +293,7 @@ class Sweep:
     def detached(self, failures: Failures, impact: Impact) -> Indices:
         """Return, per failure, the connected demands with an end that loses all its attachments."""
         ground = self.ground
-        gone = ground.weight[failures.gone_class]
+        gone = failures.gone_count
         alone = 2 * (self._connected_to(impact) - 1)
         total = np.zeros(failures.count, dtype=np.int64)
         np.add.at(total, failures.gone_failure, gone * (alone[failures.gone_class] + 1))
@@ -383,15 +401,22 @@ class _Draft:
 
     Args:
         ground: The fabric.
-        accesses: Per access, its class and its switch.
+        accesses: All of them.
+        parcel_weights: Per parcel, its endpoints.
     """
 
-    def __init__(self, ground: Ground, accesses: Indices) -> None:
+    def __init__(self, ground: Ground, accesses: Sequence[Access], parcel_weights: Sequence[int]) -> None:
         self.ground = ground
-        self.access_class, self.access_switch = accesses[:, 0], accesses[:, 1]
-        self.at_switch = Runs(self.access_switch, ground.node_count)
-        # Which attachment of its class an access belongs to, and how many do.
-        of_attachment = self.access_class * ground.node_count + self.access_switch
+        self.accesses = accesses
+        self.parcel_weights = np.array(parcel_weights, dtype=np.int64)
+        class_ = np.array([access.class_ for access in accesses], dtype=np.int64)
+        switch = np.array([access.switch for access in accesses], dtype=np.int64)
+        self.at_switch = Runs(switch, ground.node_count)
+        self.parcel = np.array([access.parcel for access in accesses], dtype=np.int64)
+        self.class_of_parcel = np.zeros(len(parcel_weights), dtype=np.int64)
+        self.class_of_parcel[self.parcel] = class_
+        # Which attachment of its class an access belongs to.
+        of_attachment = class_ * ground.node_count + switch
         self.attachment_key = ground.class_of_attachment * ground.node_count + ground.attachment
         self.attachment = np.searchsorted(self.attachment_key, of_attachment)
         self._killed: list[tuple[Indices, Indices]] = []
@@ -399,7 +424,7 @@ class _Draft:
 
     def empty(self) -> "_Draft":
         """Return a draft for the same fabric without any failure."""
-        return _Draft(self.ground, np.stack([self.access_class, self.access_switch], axis=1))
+        return _Draft(self.ground, self.accesses, self.parcel_weights.tolist())
 
     def kill(self, failure: Indices, end: Indices) -> None:
         """Let link-ends die."""
@@ -437,22 +462,26 @@ class _Draft:
         dead = np.atleast_2d(dead)
         failure, end = _distinct(self._killed, len(ground.source))
         starts = ~(dead[:, failure] == ground.source[end]).any(axis=0)
-        # Who lost all accesses to a switch lost the attachment; who lost all attachments is gone.
-        hit_failure, access = _distinct(self._hit, len(self.access_class))
+        hit_failure, access = _distinct(self._hit, len(self.accesses))
         per_attachment = np.bincount(self.attachment, minlength=len(self.attachment_key))
         lost_failure, attachment = _complete(hit_failure, self.attachment[access], per_attachment)
-        lost_class = ground.class_of_attachment[attachment]
-        gone_failure, gone_class = _complete(lost_failure, lost_class, np.diff(ground.class_start))
+        gone_failure, parcel = _complete(hit_failure, self.parcel[access], np.bincount(self.parcel))
+        class_count = max(ground.class_count, 1)
+        gone, gone_of = np.unique(gone_failure * class_count + self.class_of_parcel[parcel], return_inverse=True)
+        gone_count = np.zeros(len(gone), dtype=np.int64)
+        np.add.at(gone_count, gone_of, self.parcel_weights[parcel])
+        gone_failure, gone_class = np.divmod(gone, class_count)
         return Failures(
             dead.shape[1],
             failure,
             end,
             starts,
             lost_failure,
-            lost_class,
+            ground.class_of_attachment[attachment],
             ground.attachment[attachment],
             gone_failure,
             gone_class,
+            gone_count,
             np.arange(dead.shape[1]) >= first_delivery,
         )
 

@@ -38,7 +38,7 @@ class Failures:
         end_failure, end: Link-ends that die; sorted by (failure, link-end).
         does_end_start: Per dead link-end, whether its source lives.
         lost_failure, lost_class, lost_switch: Attachments that a whole class loses; sorted.
-        gone_failure, gone_class: Classes that lose all their attachments; sorted.
+        gone_failure, gone_class, gone_count: How many endpoints of a class lose all their attachments; sorted.
         is_delivery: Per failure, whether it is about one endpoint of a class, which loses one attachment of several; only what is
             sent to it is worked out.
     """
@@ -52,6 +52,7 @@ class Failures:
     lost_switch: Indices
     gone_failure: Indices
     gone_class: Indices
+    gone_count: Indices
     is_delivery: Bits
 
     def between(self, first: int, last: int) -> "Failures":
@@ -69,6 +70,7 @@ class Failures:
             self.lost_switch[lost],
             self.gone_failure[gone] - first,
             self.gone_class[gone],
+            self.gone_count[gone],
             self.is_delivery[first:last],
         )
 
@@ -149,6 +151,7 @@ class _Block:
         self.killed = failures.end_failure * len(ground.source) + failures.end
         self.lost = self._lost_key(failures.lost_failure, failures.lost_class, failures.lost_switch)
         self.gone = failures.gone_failure * ground.class_count + failures.gone_class
+        self.all_gone = self.gone[failures.gone_count == ground.weight[failures.gone_class]]
         self.retained = np.ones(failures.count, dtype=np.float64)
 
     def answer(self) -> tuple[Indices, Indices, Indices, Shares]:
@@ -355,9 +358,10 @@ class _Block:
                 failure[~has_permitted], class_[~has_permitted], column[~has_permitted]
             )
         is_single = failures.is_delivery[failure]
-        weight = ground.weight[class_] * np.where(is_single, 1, ground.weight[target])
+        sources = ground.weight[class_] - self._gone_of(failure, class_)
+        weight = sources * np.where(is_single, 1, ground.weight[target] - self._gone_of(failure, target))
         # An endpoint has no demand to itself.
-        weight -= np.where(class_ == target, np.where(is_single, 1, ground.weight[class_]), 0)
+        weight -= np.where(class_ == target, np.where(is_single, 1, sources), 0)
         # What cannot reach an endpoint cannot be reached from it: permitted paths can be walked either way.
         both = np.where(is_single, 2 * weight, weight)
         return (
@@ -387,8 +391,16 @@ class _Block:
         np.add.at(total, failure[chosen], weight[chosen])
         return total
 
+    def _gone_of(self, failure: Indices, class_: Indices) -> Indices:
+        """Return how many endpoints of *class_* lose all their attachments."""
+        if not len(self.gone):
+            return np.zeros(len(failure), dtype=np.int64)
+        wanted = failure * self.ground.class_count + class_
+        at = np.minimum(np.searchsorted(self.gone, wanted), len(self.gone) - 1)
+        return np.where(self.gone[at] == wanted, self.failures.gone_count[at], 0)
+
     def _is_class_gone(self, failure: Indices, class_: Indices) -> Bits:
-        return is_among(self.gone, failure * self.ground.class_count + class_)
+        return is_among(self.all_gone, failure * self.ground.class_count + class_)
 
     def _is_column_gone(self, failure: Indices, column: Indices) -> Bits:
         return self._is_class_gone(failure, column + self.classes.start)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from erfs.fabric import Fabric, Link, goes_up, is_valley_free_required
+from erfs.fabric import Fabric, Link, LinkEnd, goes_up, is_valley_free_required
 from erfs.generators import generate
 from erfs.ids import LinkId, NodeId, SrlgId
 from erfs.paths.what_if import (
@@ -47,16 +47,27 @@ def outcomes_of(fabric: Fabric, *, are_valleys_allowed: bool = False) -> dict[st
 
 
 def with_risks(fabric: Fabric, random: Random) -> Fabric:
-    """Return *fabric* with links of several speeds, some of them in one or two of three risk groups."""
-    links = [
-        replace(
-            link,
-            capacity_bps=random.choice([1, 1, 2, 4]) * 10**9,
-            srlgs=tuple(SrlgId(f"tray:{name}") for name in "abc" if random.random() < 0.2),
-        )
-        for link in fabric.links.values()
-    ]
-    return Fabric(fabric.nodes.values(), links)
+    """Return *fabric* with more endpoints like those it has, and with links of several speeds, some of them in risk groups."""
+    nodes, links = list(fabric.nodes.values()), list(fabric.links.values())
+    for endpoint in fabric.endpoints:
+        for number in range(random.choice([0, 0, 1, 2])):
+            twin = NodeId(f"{endpoint.id}-{number}")
+            nodes.append(replace(endpoint, id=twin))
+            for link in fabric.access_links[endpoint.id]:
+                far = link.far_end(endpoint.id)
+                ends = LinkEnd(twin, link.end_at(endpoint.id).port), LinkEnd(far.node, f"{far.port}-{twin}")
+                links.append(Link.between(*ends, capacity_bps=1))
+    return Fabric(
+        nodes,
+        [
+            replace(
+                link,
+                capacity_bps=random.choice([1, 1, 2, 4]) * 10**9,
+                srlgs=tuple(SrlgId(f"tray:{name}") for name in "abc" if random.random() < 0.2),
+            )
+            for link in links
+        ],
+    )
 
 
 class ByHand:
