@@ -68,7 +68,7 @@ def plan_rounds(
         _Tables({node: programs[index] for node, programs in pinned.items() if index < len(programs)}, pool)
         for index in range(variants)
     ]
-    ranks = _Ranks(_Tables(old, pool), _Tables({**old, **new}, pool), changed, fabric, frozenset(pinned), stuck)
+    ranks = _Ranks(pool, _Tables(old, pool), _Tables({**old, **new}, pool), changed, fabric, frozenset(pinned), stuck)
     rounds: list[dict[NodeId, Program]] = []
     given = {node: old[node].digest for node in changed if node in old}
     for number in range(ranks.highest() + 1):
@@ -150,7 +150,8 @@ class _Tables:
         if found is None:
             program = self.programs.get(node)
             found = self._adds[node] = {}
-            for entry in () if program is None else program.armed:
+            is_adding = program is not None and any(step.add for step in program.armed.steps)
+            for entry in program.armed.entries() if program is not None and is_adding else ():
                 for change in entry.changes:
                     for destination in change.destinations if change.add else ():
                         found.setdefault(destination, set()).update(member.port for member in change.add)
@@ -185,6 +186,7 @@ class _Ranks:
 
     def __init__(
         self,
+        pool: _Pool,
         old: _Tables,
         new: _Tables,
         changed: Iterable[NodeId],
@@ -192,8 +194,10 @@ class _Ranks:
         pinned: frozenset[NodeId],
         stuck: Sequence[_Tables],
     ) -> None:
+        self._pool = pool
         self._old = old
         self._new = new
+        self._switches = frozenset(node.id for node in fabric.switches)
         self._pinned = pinned
         self._stuck = stuck
         self._changed = tuple(changed)
@@ -238,8 +242,8 @@ class _Ranks:
         waiting = {name for name, move in self._moves[node].items() if move.rank > number}
         waiting |= {class_of(name) for name in waiting}  # what a class adds its endpoints add
         armed = program.armed
-        if self._fabric.nodes[node].is_switch and waiting & self._new.adds(node).keys():
-            armed = tuple(entry for entry in (_without_adds(entry, waiting) for entry in armed) if entry.changes)
+        if node in self._switches and waiting & self._new.adds(node).keys():
+            armed = armed.with_entries(_without_adds(entry, waiting) for entry in armed.entries())
         return self._with_routes(program.model_copy(update={"armed": armed}), routes, final)
 
     def _with_routes(
@@ -248,17 +252,21 @@ class _Ranks:
         before = self._old.programs.get(program.node)
         known = {route.destination: route for route in before.routes} if before is not None else {}
         known.update(final)
-        numbers: dict[_Members, int] = {}
-        routes = tuple(
-            Route(
-                destination=destination,
-                group=numbers.setdefault(members[destination], len(numbers)),
-                has_detour=known[destination].has_detour if destination in known else True,
-            )
-            for destination in sorted(members)
-        )
-        groups = tuple(Group(id=number, members=group) for group, number in numbers.items())
-        return sealed(program.model_copy(update={"routes": routes, "groups": groups}))
+        numbers: dict[int, int] = {}
+        groups: list[Group] = []
+        routes: list[Route] = []
+        for destination in sorted(members):
+            pooled = self._pool.number(members[destination])
+            number = numbers.get(pooled)
+            if number is None:
+                number = numbers[pooled] = len(groups)
+                groups.append(Group(id=number, members=members[destination]))
+            route = known.get(destination)
+            if route is None or route.group != number:
+                has_detour = route is None or route.has_detour
+                route = Route(destination=destination, group=number, has_detour=has_detour)
+            routes.append(route)
+        return sealed(program.model_copy(update={"routes": tuple(routes), "groups": tuple(groups)}))
 
     def _touched(self) -> dict[DestinationId, set[NodeId]]:
         """Return who changes each destination; endpoints that do not follow their class everywhere change with it."""
@@ -266,7 +274,7 @@ class _Ranks:
         for node in self._changed:
             for destination, _ in self._old.numbers(node).items() ^ self._new.numbers(node).items():
                 found.setdefault(destination, set()).add(node)
-            if self._fabric.nodes[node].is_switch:
+            if node in self._switches:
                 armed_before, armed_after = self._old.adds(node), self._new.adds(node)
                 for destination, ports in armed_after.items():
                     if not ports <= armed_before.get(destination, set()):
@@ -286,7 +294,7 @@ class _Ranks:
 
     def _gains(self, node: NodeId, destination: DestinationId) -> bool:
         """Return whether *node* may use a port that it could not use before. Nobody sends through an endpoint: what it may add is its own matter."""
-        if self._fabric.nodes[node].is_switch:
+        if node in self._switches:
             return not self._new.choices(node, destination) <= self._old.choices(node, destination)
         before = {member.port for member in self._old.members(node, destination)}
         return any(member.port not in before for member in self._new.members(node, destination))
@@ -311,7 +319,7 @@ class _Ranks:
             and destination != EVERYTHING
             and self._gains(node, destination)
         ]
-        closure = _Closure(lambda node: self._leads_to(node, destination), gaining, self._fabric)
+        closure = _Closure(lambda node: self._leads_to(node, destination), gaining, self._switches)
         ranks = closure.ranks({})
         early: dict[NodeId, int] = {}
         above = {node: self._senders_down(node, destination) for node in gaining if self._turns_up(node, destination)}
@@ -408,7 +416,7 @@ class _Ranks:
 
     def _turns_up(self, node: NodeId, destination: DestinationId) -> bool:
         """Return whether *node* sends nothing up before, and something afterwards."""
-        if not self._fabric.nodes[node].is_switch:
+        if node not in self._switches:
             return False
         before, after = self._old.members(node, destination), self._new.members(node, destination)
         return self._sends_up(node, after) and not self._sends_up(node, before)
@@ -454,7 +462,7 @@ class _Ranks:
         waiting = self._old.far_ends(node, destination)
         while waiting:
             far = waiting.pop()
-            if far not in seen and self._fabric.nodes[far].is_switch:
+            if far not in seen and far in self._switches:
                 if far in gaining:
                     return True
                 seen.add(far)
@@ -469,7 +477,7 @@ class _Ranks:
             far = waiting.pop()
             if far == node:
                 return True
-            if far not in seen and self._fabric.nodes[far].is_switch:
+            if far not in seen and far in self._switches:
                 seen.add(far)
                 waiting |= self._new.far_ends(far, destination)
                 if far in self._pinned:
@@ -499,17 +507,19 @@ class _Closure:
     Args:
         leads_to: Whom a node may send to.
         gaining: Who has to wait for all that it leads to.
-        fabric: Tells who forwards.
+        switches: Who forwards; whoever else is sent a packet, there it has arrived.
     """
 
-    def __init__(self, leads_to: Callable[[NodeId], set[NodeId]], gaining: Collection[NodeId], fabric: Fabric) -> None:
+    def __init__(
+        self, leads_to: Callable[[NodeId], set[NodeId]], gaining: Collection[NodeId], switches: frozenset[NodeId]
+    ) -> None:
         self.explored: set[NodeId] = set()
         """The switches that packets of the *gaining* nodes may come to."""
         self.is_held = False
         """Whether some of them send in a circle: new routes alone never do, with the old ones of a pinned node they may."""
         self._leads_to = leads_to
         self._gaining = dict.fromkeys(gaining)
-        self._fabric = fabric
+        self._switches = switches
         self._onward: dict[NodeId, set[NodeId]] = {}
         self._complete: dict[NodeId, int] = {}
 
@@ -541,8 +551,8 @@ class _Closure:
         while stack:
             node, below = stack[-1]
             for far in below:
-                if not self._fabric.nodes[far].is_switch:
-                    continue  # there a packet has arrived
+                if far not in self._switches:
+                    continue
                 if far in open_nodes:
                     self.is_held = True
                 elif far not in self._complete:
@@ -552,7 +562,7 @@ class _Closure:
             else:
                 stack.pop()
                 open_nodes.discard(node)
-                if self._fabric.nodes[node].is_switch:
+                if node in self._switches:
                     self.explored.add(node)
                     below_it = max((self._complete.get(far, 0) for far in self._far_ends(node)), default=0)
                     rank = self._rank(node, least) if node in self._gaining else 0
@@ -568,7 +578,7 @@ def _without_adds(entry: ArmedEntry, waiting: set[DestinationId]) -> ArmedEntry:
         held = tuple(name for name in change.destinations if change.add and name in waiting)
         free = tuple(name for name in change.destinations if name not in held)
         if free:
-            changes.append(change.model_copy(update={"destinations": free}))
+            changes.append(change._replace(destinations=free))
         if held and change.drop:
             changes.append(Change(destinations=held, drop=change.drop))
-    return entry.model_copy(update={"changes": tuple(changes)})
+    return entry._replace(changes=tuple(changes))
