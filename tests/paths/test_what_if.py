@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from erfs.fabric import Fabric, Link, LinkEnd, goes_up, is_valley_free_required
 from erfs.generators import generate
 from erfs.ids import LinkId, NodeId, SrlgId
+from erfs.paths import Topology, compute
 from erfs.paths.what_if import (
     BY_NOTHING,
     BY_REMOVAL,
@@ -265,6 +266,23 @@ def test_with_valleys_single_points_of_failure_are_bridges_and_articulation_poin
 
     outcomes = outcomes_of(fabric, are_valleys_allowed=True)
     assert {id_ for id_, outcome in outcomes.items() if outcome.lost} == expected
+
+
+@given(fabric=tiered_fabrics())
+@settings(max_examples=40, deadline=None)
+def test_a_trunk_is_repaired_by_removal_where_the_engine_protects_it(fabric: Fabric) -> None:
+    """On tiered fabrics, where the engine arms removals alone; with endpoints on one switch each, it and we ask for the same sources."""
+    several = {endpoint for endpoint, homes in fabric.attachments.items() if len(homes) > 1}
+    fabric = Fabric(
+        [node for node in fabric.nodes.values() if node.id not in several],
+        [link for link in fabric.links.values() if not several & {end.node for end in link.ends}],
+    )
+    unprotected = {found.failure for found in compute(Topology(fabric), unusable=frozenset()).unprotected}
+    outcomes = outcomes_of(fabric)
+
+    assert {link.id for link in fabric.trunks if outcomes[link.id].repaired_by != BY_REMOVAL} == {
+        link.id for link in fabric.trunks if link.id in unprotected
+    }
 
 
 def test_what_only_the_policy_cuts_is_told_apart() -> None:
