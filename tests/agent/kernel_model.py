@@ -29,10 +29,12 @@ from erfs_agent.drivers.kernel_routes import KernelRoutes, Reaction
 
 STAMP = Stamp(protocol=229, metric=10)
 FOREIGN = 11
+# Classes with one prefix each.
+MANY = "cdefghijkl"
 
 
 def addressing(ports: int = 3, *, numbered: bool = False) -> tuple[Addressing, NodeAddressing]:
-    """Two classes, an endpoint with a prefix of its own, and one that shares a prefix with its class."""
+    """Two classes, an endpoint with a prefix of its own, one that shares a prefix with its class, and MANY."""
     node = NodeAddressing.model_validate(
         {
             "is_forwarding": True,
@@ -51,6 +53,7 @@ def addressing(ports: int = 3, *, numbered: bool = False) -> tuple[Addressing, N
         "@b": ["10.2.0.1/32", "10.2.0.2/32"],
         "@b/h2": ["10.2.0.2/32"],
         "*": ["10.0.0.0/8", "fd00::/8"],
+        **{f"@{name}": [f"10.{place}.0.0/24"] for place, name in enumerate(MANY, start=50)},
     }
     return Addressing.model_validate({"destinations": destinations, "nodes": {"leaf": node}}), node
 
@@ -156,6 +159,14 @@ class Kernel:
                 del self.routes[write.prefix, write.metric]
             case RemoveObject():
                 self.remove(write.id)
+
+    def contents(self) -> dict[Prefix, GroupMembers | None]:
+        """Return what each of our routes' groups holds."""
+        found: dict[Prefix, GroupMembers | None] = {}
+        for (prefix, _), (protocol, group) in self.routes.items():
+            if protocol == STAMP.protocol:
+                found[prefix] = self.groups[group].members if group in self.groups else None
+        return found
 
     # --- what packets see ------------------------------------------------------------------------------------------------
     def served(self, text: str) -> tuple[int, ...] | None:

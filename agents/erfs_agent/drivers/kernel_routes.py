@@ -9,9 +9,11 @@ The kernel has a will of its own. When a port loses carrier or is set down it de
 takes them out of every group, deletes the groups this empties and their routes, says nothing of all that, and restores
 nothing later. `link_changed` keeps the same books, so that what the kernel has done already is not asked for again.
 
-Every destination has a group of its own (one for each address family where the ports have gateways of both), so that a
-change is one replacement of a group however many prefixes the destination has, and never moves a route. The number of
-an object is a digest of what it stands for; a restarted agent finds its own again, by their routes and by their content.
+Destinations that want the same members share a group. When some of them change, the larger part of a group's routes
+keeps it: if that is the part that changes, one replacement flips it for all of them, however many routes they are; the
+smaller part is moved to a group that holds what it wants, made first if need be. Measured, a replacement costs the wait
+for the kernel's readers, a moved route an eighth of that. The number of an object is a digest of its content when it
+was made; a restarted agent knows its own by the protocol number and reads what they hold.
 """
 
 import errno
@@ -50,12 +52,14 @@ _GROUP_BIT: Final = 0x800000
 _SLOTS: Final = 0x800000
 # Kernels before 6.13 take eight bits.
 WEIGHT_MAX: Final = 256
-_BOTH: Final = 0
 # So far from its own slot a number may be; with thousands of objects the first two or three are enough.
 _PROBES: Final = 64
 
-GroupKey = tuple[DestinationId, int]
-"""A destination and the address family of the routes that use its group; 0 where one group serves both."""
+# So many routes are moved to a group that holds what they want rather than that their own is made its equal.
+MOVED_MAX: Final = 8
+
+Parts = dict[int, dict[GroupMembers, list[Prefix]]]
+"""For each group in use (0: none) the routes to change, by what they want."""
 
 
 class Reaction(Enum):
@@ -114,14 +118,10 @@ class KernelRoutes:
             gateways = {IPV4: of_version.get(4, of_version[6]), IPV6: of_version[6]}
             self._ports[name] = _Port(port.device, gateways)
         self._port_of_device = {port.device: name for name, port in self._ports.items()}
-        # Where no gateway is an IPv4 one, the same objects serve both families.
-        is_split = any(port.gateways[IPV4] != port.gateways[IPV6] for port in self._ports.values())
-        self._families = (IPV4, IPV6) if is_split else (_BOTH,)
         self._prefixes: dict[DestinationId, tuple[Prefix, ...]] = {
             destination: tuple(prefix_of(network) for network in networks)
             for destination, networks in addressing.destinations.items()
         }
-        self._layout = {destination: self._groups_for(prefixes) for destination, prefixes in self._prefixes.items()}
         self._claims = _claims(self._prefixes)
         self._rivals = _rivals(self._claims)
 
@@ -131,8 +131,6 @@ class KernelRoutes:
         self._is_hop_missing = True
         self._may_remove = False
         self._is_cleanup_due = True
-        self._group_ids: dict[GroupKey, int] = {}
-        self._key_of_group: dict[int, GroupKey] = {}
         # What the kernel will not have, read back or not: prefixes that are somebody else's, gateways with the reason.
         self._blocked: set[Prefix] = set()
         self._barred: dict[Hop, str] = {}
@@ -142,6 +140,7 @@ class KernelRoutes:
         self._hop_ids: dict[Hop, int] = {}
         self._groups: dict[int, GroupMembers] = {}
         self._routes: dict[Prefix, int] = {}
+        self._users: dict[int, set[Prefix]] = {}
         self._strays: set[RemoveObject | RemoveRoute] = set()
 
     # --- what there is ---------------------------------------------------------------------------------------------------
@@ -183,41 +182,45 @@ class KernelRoutes:
         will be asked for again, and then whatever is right stays.
         """
         port_of = {id_: hop.port for hop, id_ in self._hop_ids.items()}
-        found: dict[DestinationId, tuple[Member, ...]] = {}
-        for destination in sorted({destination for destination, _ in self._group_ids}):
-            held = {self._held(destination, family, port_of) for family, _ in self._layout[destination]}
-            members = held.pop() if len(held) == 1 else None
-            if members is not None:
-                found[destination] = tuple(Member(port=port, weight=weight) for port, weight in members if port)
-        return found
+        held: dict[int, tuple[Member, ...] | None] = {}
+        for group, members in self._groups.items():
+            is_known = all(id_ in port_of for id_, _ in members)
+            ports = tuple(Member(port=port_of[id_], weight=weight) for id_, weight in members if port_of.get(id_))
+            held[group] = ports if is_known else None
+        claimed = {claimant for prefix in self._routes for claimant in self._claims.get(prefix, ())}
+        asked = {destination: self._held(destination, held) for destination in sorted(claimed)}
+        found = {destination: members for destination, members in asked.items() if members is not None}
+        return {name: members for name, members in found.items() if not self._is_covered(name, members, found)}
+
+    def _is_covered(
+        self, destination: DestinationId, members: tuple[Member, ...], found: Mapping[DestinationId, tuple[Member, ...]]
+    ) -> bool:
+        """Return whether wider destinations that mean the same prefixes explain all there is of this one."""
+        for prefix in self._prefixes[destination]:
+            claimants = self._claims[prefix]
+            wider = claimants[claimants.index(destination) + 1 :]
+            if not any(found.get(claimant) == members for claimant in wider):
+                return False
+        return True
 
     def _held(
-        self, destination: DestinationId, family: int, port_of: Mapping[int, str]
-    ) -> tuple[tuple[str, int], ...] | None:
-        """Return (port, weight) of the members of a destination's group, None if it is not all there."""
-        group = self._group_ids.get((destination, family), 0)
-        members = self._groups.get(group)
-        prefixes = dict(self._layout[destination])[family]
-        if members is None or not all(self._is_served(prefix, destination, group) for prefix in prefixes):
+        self, destination: DestinationId, held: Mapping[int, tuple[Member, ...] | None]
+    ) -> tuple[Member, ...] | None:
+        """Return the members that all of a destination's prefixes have, None if it is not all there."""
+        prefixes = self._prefixes[destination]
+        if any(prefix not in self._routes for prefix in prefixes):
             return None
-        if any(id_ not in port_of for id_, _ in members):
-            return None
-        return tuple((port_of[id_], weight) for id_, weight in members)
-
-    def _is_served(self, prefix: Prefix, destination: DestinationId, group: int) -> bool:
-        """Return whether *prefix* goes by *group*, or by that of a more specific destination which means it too."""
-        used = self._routes.get(prefix)
-        claimants = self._claims[prefix]
-        nearer = claimants[: claimants.index(destination)]
-        key = self._key_of_group.get(used) if used is not None else None
-        return used == group or (key is not None and key[0] in nearer)
+        # What a more specific destination means too may be that one's.
+        own = [prefix for prefix in prefixes if self._claims[prefix][0] == destination] or list(prefixes)
+        contents = [held.get(self._routes[prefix]) for prefix in own]
+        return contents[0] if all(content == contents[0] for content in contents) else None
 
     # --- what comes in ---------------------------------------------------------------------------------------------------
     def want(self, routes: Mapping[DestinationId, tuple[Member, ...]], removed: Iterable[DestinationId]) -> None:
         """From now on hold *routes* too, and *removed* no longer; what was left over from earlier goes as well."""
         removed = tuple(removed)
         self._wanted.update(routes)
-        self._unknown.update(destination for destination in routes if not self._layout.get(destination))
+        self._unknown.update(destination for destination in routes if not self._prefixes.get(destination))
         for destination in removed:
             self._wanted.pop(destination, None)
             self._unknown.discard(destination)
@@ -291,11 +294,18 @@ class KernelRoutes:
 
     def _lose_group(self, group: int) -> None:
         self._groups.pop(group, None)
-        for prefix in [prefix for prefix, used in self._routes.items() if used == group]:
+        for prefix in self._users.pop(group, ()):
             del self._routes[prefix]
-        key = self._key_of_group.get(group)
-        if key is not None:
-            self._dirty.add(key[0])
+            self._dirty.update(self._claims.get(prefix, ()))
+
+    def _set_route(self, prefix: Prefix, group: int | None) -> None:
+        """Take note which group *prefix* uses; None: there is no route."""
+        before = self._routes.pop(prefix, None)
+        if before is not None:
+            self._users[before].discard(prefix)
+        if group is not None:
+            self._routes[prefix] = group
+            self._users.setdefault(group, set()).add(prefix)
 
     def read_back(self, state: KernelState) -> list[PortNews]:
         """Take what the kernel really holds in place of what it was thought to; return the ports' news."""
@@ -304,7 +314,7 @@ class KernelRoutes:
         gateways = {name: set(port.gateways.values()) for name, port in self._ports.items()}
         ours = [found for found in state.objects if found.protocol == self.stamp.protocol]
         self._taken = frozenset(found.id for found in state.objects if found.protocol != self.stamp.protocol)
-        self._hop_ids, self._groups, self._routes, self._strays = {}, {}, {}, set()
+        self._hop_ids, self._groups, self._routes, self._users, self._strays = {}, {}, {}, {}, set()
         for found in sorted(ours, key=lambda found: found.id):
             port = port_of_ifindex.get(found.ifindex, "")
             if found.members:
@@ -317,10 +327,9 @@ class KernelRoutes:
                 self._strays.add(RemoveObject(found.id))
         for route in state.routes:
             if route.metric == self.stamp.metric:
-                self._routes[route.prefix] = route.group
+                self._set_route(route.prefix, route.group)
             else:
                 self._strays.add(RemoveRoute(route.prefix, route.metric))
-        self._number_groups()
         self._is_hop_missing = self._is_cleanup_due = True
         self._dirty |= self._wanted.keys()
         return news
@@ -342,25 +351,15 @@ class KernelRoutes:
         else:
             self._hop_ids[hop] = id_
 
-    def _number_groups(self) -> None:
-        """Give groups the numbers their routes in the kernel use; the rest keep theirs or get one when needed."""
-        self._group_ids = {key: id_ for key, id_ in self._group_ids.items() if id_ not in self._taken}
-        self._key_of_group = {id_: key for key, id_ in self._group_ids.items()}
-        for prefix, group in sorted(self._routes.items()):
-            if group in self._groups and group not in self._key_of_group:
-                for destination in self._claims.get(prefix, ()):
-                    key = (destination, self._family_key(prefix.family))
-                    # A route and its group were made by the same rule, so the digest tells whose it was.
-                    if key not in self._group_ids and self._is_slot_of(key, group):
-                        self._set_group_id(key, group)
-                        break
-
     # --- what goes out ---------------------------------------------------------------------------------------------------
-    def writes(self) -> list[Write]:
+    def writes(self, *, is_urgent: bool = False) -> list[Write]:
         """
         Return what to ask for next, in order; nothing when the kernel holds what is wanted.
 
         Ask again once these are answered: removals come only when everything else is in.
+
+        Args:
+            is_urgent: Leave for another time what is merely no longer used; it harms nobody.
 
         Cost: O(what changed since), O(routes) when something is to be removed.
         """
@@ -369,11 +368,14 @@ class KernelRoutes:
         if puts:
             return puts
         self._dirty.clear()
-        if not (self._is_cleanup_due and self._may_remove):
+        if not self._may_remove:
             return []
-        removals = self._removals()
-        self._is_cleanup_due = bool(removals)
-        return removals
+        if self._is_cleanup_due:
+            removals = self._route_removals()
+            if removals:
+                return removals
+            self._is_cleanup_due = False
+        return [] if is_urgent else self._object_removals()
 
     def problems(self) -> list[str]:
         """Return what of the wanted cannot be had, whatever is written."""
@@ -392,18 +394,15 @@ class KernelRoutes:
             case PutGroup():
                 self._groups[write.id] = write.members
             case PutRoute():
-                self._routes[write.prefix] = write.group
+                self._set_route(write.prefix, write.group)
             case RemoveRoute():
                 if write.metric == self.stamp.metric:
-                    self._routes.pop(write.prefix, None)
+                    self._set_route(write.prefix, None)
                 self._strays.discard(write)
             case RemoveObject():
                 self._strays.discard(write)
                 self._hop_ids = {hop: id_ for hop, id_ in self._hop_ids.items() if id_ != write.id}
                 self._lose_group(write.id)
-                key = self._key_of_group.pop(write.id, None)
-                if key is not None:
-                    del self._group_ids[key]
 
     def refused(self, write: Write, error: int, text: str, *, is_last: bool) -> Reaction:
         """
@@ -440,32 +439,75 @@ class KernelRoutes:
             ids = dict(ids)
             for hop in self._hops_to_have():
                 if hop not in ids and hop not in self._barred:
-                    leftovers = {stray.id for stray in self._strays if isinstance(stray, RemoveObject)}
-                    ids[hop] = self._free_id(f"{hop.port} {hop.gateway.hex()}", 0, leftovers.union(ids.values()))
+                    ids[hop] = self._free_id(f"{hop.port} {hop.gateway.hex()}", 0, ids.values())
                     hops.append(PutHop(ids[hop], hop, self._ports[hop.port].ifindex if hop.port else 0))
             if not hops:
                 self._is_hop_missing = False
-        groups: list[Write] = []
-        routes: list[Write] = []
+        return hops + self._regrouped(self._parts(ids))
+
+    def _parts(self, ids: Mapping[Hop, int]) -> Parts:
+        """Return what each route of a destination that changed wants, by the group it uses now."""
+        parts: Parts = {}
         # Hundreds of destinations share a few member tuples.
         contents: dict[tuple[int, int], GroupMembers] = {}
         for destination in sorted(self._dirty):
             members = self._wanted.get(destination)
             if members is None:
                 continue
-            for family, prefixes in self._layout.get(destination, ()):
-                group = self._group_id((destination, family))
-                content = contents.get((id(members), family))
+            for prefix in self._prefixes.get(destination, ()):
+                if prefix in self._blocked or self._owner(prefix) != destination:
+                    continue
+                key = id(members), prefix.family
+                content = contents.get(key)
                 if content is None:
-                    content = contents[id(members), family] = self._content(members, family, ids)
-                held = self._groups.get(group)
-                if held != content:
-                    groups.append(PutGroup(group, content, is_new=held is None))
-                for prefix in prefixes:
-                    used = self._routes.get(prefix)
-                    if used != group and prefix not in self._blocked and self._owner(prefix) == destination:
-                        routes.append(PutRoute(prefix, group, is_new=used is None))
-        return hops + groups + routes
+                    content = contents[key] = self._content(members, prefix.family, ids)
+                group = self._routes.get(prefix, 0)
+                parts.setdefault(group, {}).setdefault(content, []).append(prefix)
+        return parts
+
+    def _regrouped(self, parts: Parts) -> list[Write]:
+        """
+        Return the writes that give every route what it wants: new groups, then moved routes, then flipped groups.
+
+        Nothing moves to a group that is about to flip, and a group flips only when those have left who don't want that.
+        """
+        flips: dict[int, GroupMembers] = {}
+        moves: list[tuple[GroupMembers, list[Prefix]]] = []
+        for group, wanted in sorted(parts.items()):
+            held = self._groups.get(group)
+            if held is None:
+                moves += sorted(wanted.items())
+                continue
+            changed = sorted((content, prefixes) for content, prefixes in wanted.items() if content != held)
+            if not changed:
+                continue
+            leaving = {prefix for _, prefixes in changed for prefix in prefixes}
+            staying = sorted(self._users[group] - leaving)
+            largest = max(changed, key=lambda part: len(part[1]))
+            if len(largest[1]) > len(staying):
+                flips[group] = largest[0]
+                changed.remove(largest)
+                changed += [(held, staying)] if staying else []
+            moves += changed
+        target = {content: group for group, content in sorted(self._groups.items()) if group not in flips}
+        for group, content in list(flips.items()):
+            users = self._users[group]
+            if content in target and len(users) <= MOVED_MAX and not any(users & set(part) for _, part in moves):
+                del flips[group]
+                moves.append((content, sorted(users)))
+        return self._moved(moves, target) + [PutGroup(id_, flips[id_], is_new=False) for id_ in sorted(flips)]
+
+    def _moved(self, moves: list[tuple[GroupMembers, list[Prefix]]], target: dict[GroupMembers, int]) -> list[Write]:
+        """Return the writes that move routes to groups of *target*, which new ones are added to."""
+        groups: list[Write] = []
+        routes: list[Write] = []
+        for content, prefixes in moves:
+            group = target.get(content)
+            if group is None:
+                group = target[content] = self._free_id(str(content), _GROUP_BIT, {*self._groups, *target.values()})
+                groups.append(PutGroup(group, content, is_new=True))
+            routes += [PutRoute(prefix, group, is_new=prefix not in self._routes) for prefix in prefixes]
+        return groups + routes
 
     def _hops_to_have(self) -> Iterator[Hop]:
         yield BLACKHOLE
@@ -481,7 +523,7 @@ class KernelRoutes:
             port = self._ports.get(member.port)
             if port is None or not port.is_up:
                 continue
-            id_ = ids.get(Hop(member.port, port.gateways[family or IPV6]))
+            id_ = ids.get(Hop(member.port, port.gateways[family]))
             if id_ is not None:
                 found[id_] = found.get(id_, 0) + member.weight
         if not found:
@@ -489,59 +531,31 @@ class KernelRoutes:
             return ((ids.get(BLACKHOLE, _BASE), 1),)
         return tuple(zip(found, scaled(list(found.values())), strict=True))
 
-    def _removals(self) -> list[Write]:
-        strays = sorted(self._strays, key=repr)
-        routes: list[Write] = [stray for stray in strays if isinstance(stray, RemoveRoute)]
-        routes += [
-            RemoveRoute(prefix, self.stamp.metric) for prefix in sorted(self._routes) if self._owner(prefix) is None
+    def _route_removals(self) -> list[Write]:
+        strays = [stray for stray in self._strays if isinstance(stray, RemoveRoute)]
+        unowned = [prefix for prefix in self._routes if self._owner(prefix) is None]
+        return [
+            *sorted(strays, key=lambda stray: (stray.prefix, stray.metric)),
+            *(RemoveRoute(prefix, self.stamp.metric) for prefix in sorted(unowned)),
         ]
-        unused = [
-            group
-            for group in sorted(self._groups)
-            if group not in self._key_of_group or self._key_of_group[group][0] not in self._wanted
-        ]
-        objects: list[Write] = [RemoveObject(group) for group in unused]
-        objects += [stray for stray in strays if isinstance(stray, RemoveObject)]
-        return routes + objects
+
+    def _object_removals(self) -> list[Write]:
+        unused = [group for group in self._groups if not self._users.get(group)]
+        # Groups first: one that loses its last member would go without being asked.
+        strays = [stray.id for stray in self._strays if isinstance(stray, RemoveObject)]
+        return [RemoveObject(id_) for id_ in sorted(unused) + sorted(strays)]
 
     # --- names and numbers -----------------------------------------------------------------------------------------------
-    def _family_key(self, family: int) -> int:
-        return family if len(self._families) > 1 else _BOTH
-
-    def _groups_for(self, prefixes: tuple[Prefix, ...]) -> tuple[tuple[int, tuple[Prefix, ...]], ...]:
-        """Return the family keys of the groups that these prefixes need, each with the prefixes that use it."""
-        found: dict[int, list[Prefix]] = {}
-        for prefix in prefixes:
-            found.setdefault(self._family_key(prefix.family), []).append(prefix)
-        return tuple((family, tuple(found[family])) for family in sorted(found))
-
     def _owner(self, prefix: Prefix) -> DestinationId | None:
         return next((claimant for claimant in self._claims.get(prefix, ()) if claimant in self._wanted), None)
 
-    def _group_id(self, key: GroupKey) -> int:
-        known = self._group_ids.get(key)
-        if known is not None:
-            return known
-        # A group of ours that no route uses is left over: its number may be had, its content is replaced.
-        free = self._free_id(_slot_name(key), _GROUP_BIT, self._key_of_group)
-        self._set_group_id(key, free)
-        return free
-
-    def _set_group_id(self, key: GroupKey, id_: int) -> None:
-        self._group_ids[key] = id_
-        self._key_of_group[id_] = key
-
-    def _is_slot_of(self, key: GroupKey, id_: int) -> bool:
-        """Return whether *id_* can be the number of *key*: its own slot, or one after it if others had that."""
-        slot = _slot(_slot_name(key))
-        return bool(id_ & _GROUP_BIT) and ((id_ & (_SLOTS - 1)) - slot) % _SLOTS < _PROBES
-
     def _free_id(self, name: str, kind: int, used: Iterable[int]) -> int:
-        used = set(used)
+        leftovers = {stray.id for stray in self._strays if isinstance(stray, RemoveObject)}
+        used = {*used, *leftovers, *self._taken}
         slot = _slot(name)
         for step in range(_PROBES):
             id_ = _BASE | kind | ((slot + step) % _SLOTS)
-            if id_ not in used and id_ not in self._taken:
+            if id_ not in used:
                 return id_
         raise Bug(f'no number left for the next-hop object "{name}"')
 
@@ -552,10 +566,6 @@ def scaled(weights: list[int], weight_max: int = WEIGHT_MAX) -> list[int]:
     if largest <= weight_max:
         return weights
     return [max(1, weight * weight_max // largest) for weight in weights]
-
-
-def _slot_name(key: GroupKey) -> str:
-    return f"{key[0]} {key[1]}"
 
 
 def _slot(name: str) -> int:

@@ -44,6 +44,8 @@ _log = structlog.get_logger(__name__)
 READ_BACKS_MAX: Final = 3
 # Somebody who removes our objects again and again is answered once in this time.
 _REPAIR_WAIT: Final = 1.0
+# Groups no longer used go when the change that left them is done with; another one often wants them again.
+_TIDY_WAIT: Final = 1.0
 _EVENT_GROUPS: Final = (netlink.GROUP_LINK, netlink.GROUP_IPV6_ADDRESS, netlink.GROUP_NEXTHOP)
 
 
@@ -82,6 +84,7 @@ class LinuxDriver:
         self._devices = self._core.devices()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._repair: asyncio.TimerHandle | None = None
+        self._tidying: asyncio.TimerHandle | None = None
         with inside(namespace):
             self._requests = RequestSocket()
             # Before anything is read, so that no change falls between.
@@ -102,7 +105,9 @@ class LinuxDriver:
     def write(self, command: WriteRoutes) -> RoutesWritten:
         """Change the kernel's groups and routes; members whose port has no carrier are left out, as the kernel does."""
         self._core.want(command.routes, command.removed)
-        reason = self._settle()
+        reason = self._settle(is_urgent=self._loop is not None)
+        if self._loop is not None and self._tidying is None:
+            self._tidying = self._loop.call_later(_TIDY_WAIT, self._tidy)
         return RoutesWritten(command.change, is_ok=not reason, reason=reason)
 
     # --- beyond the contract ---------------------------------------------------------------------------------------------
@@ -117,8 +122,9 @@ class LinuxDriver:
 
     def close(self) -> None:
         """Let go of the kernel, which goes on forwarding."""
-        if self._repair is not None:
-            self._repair.cancel()
+        for timer in (self._repair, self._tidying):
+            if timer is not None:
+                timer.cancel()
         if self._loop is not None:
             self._loop.remove_reader(self._events.fileno())
             self._loop = None
@@ -204,6 +210,10 @@ class LinuxDriver:
         self._repair = None
         self._restore(is_read_back=True)
 
+    def _tidy(self) -> None:
+        self._tidying = None
+        self._restore()
+
     def _tell(self, news: list[PortNews]) -> None:
         for found in news:
             self.on_port(found.port, found.oper_up)
@@ -215,13 +225,13 @@ class LinuxDriver:
         if reason:
             _log.warning("kernel_not_as_wanted", reason=reason)
 
-    def _settle(self, *, is_read_back: bool = False) -> str:
+    def _settle(self, *, is_read_back: bool = False, is_urgent: bool = False) -> str:
         """Ask until the kernel holds what is wanted; return why it does not, "" if it does."""
         read_backs = 0
         try:
             if is_read_back:
                 self._read_back()
-            while writes := self._core.writes():
+            while writes := self._core.writes(is_urgent=is_urgent):
                 refusals = self._carry_out(writes, is_last=read_backs == READ_BACKS_MAX)
                 if Reaction.GIVE_UP in refusals:
                     return refusals[Reaction.GIVE_UP]
