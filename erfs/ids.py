@@ -27,6 +27,18 @@ def link_id(one: tuple[NodeId, str], other: tuple[NodeId, str]) -> LinkId:
     return LinkId(f"{first}|{second}")
 
 
+def is_own_end(link: LinkId, end: tuple[NodeId, str], far_end: NodeId) -> bool:
+    """
+    Return whether *link* joins the (node, port) *end* with some port of *far_end*.
+
+    A node cannot pass this for a link it has no end of, unless its name and a colon begin another node's name.
+    """
+    own, far = port_id(*end), port_id(far_end, "")
+    if len(link) < len(own) + 1 + len(far):
+        return False
+    return link.startswith(f"{own}|{far}") or (link.startswith(far) and link.endswith(f"|{own}"))
+
+
 def class_id(attachments: Iterable[NodeId]) -> DestinationId:
     """Return the destination class of the endpoints attached to exactly the switches *attachments*."""
     return DestinationId("@" + "+".join(sorted(_escape(node) for node in attachments)))

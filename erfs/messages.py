@@ -6,13 +6,15 @@ Rule 2: renaming a field breaks every running agent: tests/golden/ holds one lin
 
 import hashlib
 import json
+from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal
+from itertools import chain
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from erfs.errors import WireError
-from erfs.ids import DestinationId, LinkId, NodeId
+from erfs.ids import DestinationId, LinkId, NodeId, SrlgId
 
 VERSION: Final = 1
 CONTROLLER: Final = NodeId("controller")
@@ -124,32 +126,121 @@ class PortBinding(_Value):
     far_end: NodeId
 
 
-class Witness(_Value):
-    """A down fact by *reporter* about *link* testifies to a failure."""
+class Step(_Value):
+    """What to do for some destinations: next hops to drop, and next hops to add (exclusive)."""
 
-    link: LinkId
-    reporter: NodeId
+    drop: tuple[str, ...] = ()
+    add: tuple[Member, ...] = ()
 
 
-class Change(_Value):
-    """What an armed failure changes for some destinations: next hops to drop, and next hops to add (exclusive)."""
+class ChangeRef(NamedTuple):
+    """Do step *step* for the destinations of set *destinations*; on the wire the two numbers, places in ``steps`` and ``sets``."""
+
+    destinations: int
+    step: int
+
+
+class SharedRisk(_Value):
+    """What is armed for a shared-risk group, and its links that can testify to it: those usable when this was computed."""
+
+    links: tuple[LinkId, ...]
+    changes: tuple[ChangeRef, ...]
+
+
+class Change(NamedTuple):
+    """A `ChangeRef` looked up: next hops to drop, and next hops to add, for some destinations. Not on the wire."""
 
     destinations: tuple[DestinationId, ...]
     drop: tuple[str, ...] = ()
     add: tuple[Member, ...] = ()
 
 
-class ArmedEntry(_Value):
-    """
-    The change to make for one failure that has not happened.
+FailureKind = Literal["link", "node", "srlg"]
 
-    A link's entry applies when one witness reports; a node's when two different reporters do, about two different links.
-    """
 
-    failure_kind: Literal["link", "node"]
+class ArmedEntry(NamedTuple):
+    """The changes to make for one failure that has not happened, looked up. *links* are those of a shared-risk group. Not on the wire."""
+
+    failure_kind: FailureKind
     failure: str
-    witnesses: tuple[Witness, ...]
     changes: tuple[Change, ...]
+    links: tuple[LinkId, ...] = ()
+
+
+class Armed(_Value):
+    """
+    The changes to make for failures that have not happened.
+
+    A link's entry applies when an end of the link reports it; a node's when two different nodes report two different links to it; a
+    shared-risk group's when two different links of it are reported.
+    """
+
+    reporters: tuple[NodeId, ...] = ()
+    """Whose down facts may testify to any of these failures, sorted; the program's own node left out."""
+    ignored: tuple[LinkId, ...] = ()
+    """Links of the nodes armed for that were unusable already when this was computed: they testify to no node's failure."""
+    sets: tuple[tuple[DestinationId, ...], ...] = ()
+    """The sets of destinations, each sorted, in the order of their first use."""
+    steps: tuple[Step, ...] = ()
+    """In the order of their first use."""
+    links: dict[LinkId, tuple[ChangeRef, ...]] = Field(default_factory=dict)
+    nodes: dict[NodeId, tuple[ChangeRef, ...]] = Field(default_factory=dict)
+    srlgs: dict[SrlgId, SharedRisk] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _refer_to_what_is_there(self) -> "Armed":
+        set_count, step_count = len(self.sets), len(self.steps)
+        of_srlgs = (risk.changes for risk in self.srlgs.values())
+        for changes in chain(self.links.values(), self.nodes.values(), of_srlgs):
+            for destinations, step in changes:
+                if not (0 <= destinations < set_count and 0 <= step < step_count):
+                    raise ValueError(f"change [{destinations},{step}] of {set_count} sets and {step_count} steps")
+        return self
+
+    def __bool__(self) -> bool:
+        return bool(self.links or self.nodes or self.srlgs)
+
+    def changes(self, refs: tuple[ChangeRef, ...]) -> tuple[Change, ...]:
+        """Return the changes that *refs* stand for."""
+        sets, steps = self.sets, self.steps
+        return tuple([Change(sets[place], steps[step].drop, steps[step].add) for place, step in refs])
+
+    def entries(self) -> Iterator[ArmedEntry]:
+        """Yield everything looked up: links, then nodes, then shared-risk groups, each by name."""
+        for link in sorted(self.links):
+            yield ArmedEntry("link", link, self.changes(self.links[link]))
+        for node in sorted(self.nodes):
+            yield ArmedEntry("node", node, self.changes(self.nodes[node]))
+        for srlg in sorted(self.srlgs):
+            risk = self.srlgs[srlg]
+            yield ArmedEntry("srlg", srlg, self.changes(risk.changes), risk.links)
+
+    def with_entries(self, entries: Iterable[ArmedEntry]) -> "Armed":
+        """Return this with *entries*, in the order of `entries`, instead of its own; entries without a change are left out."""
+        sets: dict[tuple[DestinationId, ...], int] = {}
+        steps: dict[Step, int] = {}
+        refs: dict[FailureKind, dict[Any, Any]] = {"link": {}, "node": {}, "srlg": {}}
+        for entry in entries:
+            found = tuple(
+                ChangeRef(
+                    sets.setdefault(change.destinations, len(sets)),
+                    steps.setdefault(Step(drop=change.drop, add=change.add), len(steps)),
+                )
+                for change in entry.changes
+            )
+            if found:
+                is_srlg = entry.failure_kind == "srlg"
+                risk = SharedRisk(links=entry.links, changes=found) if is_srlg else found
+                refs[entry.failure_kind][entry.failure] = risk
+        return Armed(
+            reporters=self.reporters,
+            ignored=self.ignored,
+            sets=tuple(sets),
+            steps=tuple(steps),
+            links=refs["link"],
+            nodes=refs["node"],
+            srlgs=refs["srlg"],
+        )
 
 
 class FactRef(_Value):
@@ -172,7 +263,7 @@ class Program(_Message):
     ports: tuple[PortBinding, ...]
     groups: tuple[Group, ...]
     routes: tuple[Route, ...]
-    armed: tuple[ArmedEntry, ...] = ()
+    armed: Armed = Field(default_factory=Armed)
 
     @property
     def content(self) -> tuple[object, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
-from erfs.ids import DestinationId, NodeId
+from erfs.ids import DestinationId, NodeId, is_own_end
 from erfs.messages import (
     CONTROLLER,
     Ack,
@@ -345,24 +345,14 @@ class AgentCore:
     def _on_fact(self, fact: DownFact) -> list[AgentCommand]:
         if fact.sender == self.node:
             return self._on_own_fact(fact)
+        if not is_own_end(fact.link, (fact.sender, fact.port), fact.far_end):
+            return self._refuse_fact(fact, "not an end of this link")
         key = (fact.link, fact.sender)
         word = KnownFact(fact.counter, fact.down, fact.far_end)
-        reason = self._why_not(key)
+        reason = self._why_not(key, fact.far_end)
         if reason is not None:
             self._unarmed.keep(key, word)
-            if reason and self._unarmed.count_refusal(fact.sender):
-                return [
-                    Mark(
-                        "fact_refused",
-                        {
-                            "link": fact.link,
-                            "reporter": fact.sender,
-                            "reason": reason,
-                            "count": self._unarmed.refused_count,
-                        },
-                    )
-                ]
-            return []
+            return self._refuse_fact(fact, reason) if reason else []
         facts = self._facts.with_word(key, word)
         if facts is self._facts:
             return []
@@ -370,13 +360,19 @@ class AgentCore:
         fields: dict[str, object] = {"link": fact.link, "reporter": fact.sender, "counter": fact.counter}
         return [Mark("fact_received", fields | {"down": fact.down}), *self._apply()]
 
-    def _why_not(self, key: FactKey) -> str | None:
+    def _refuse_fact(self, fact: DownFact, reason: str) -> list[AgentCommand]:
+        if not self._unarmed.count_refusal(fact.sender):
+            return []
+        fields: dict[str, object] = {"link": fact.link, "reporter": fact.sender, "reason": reason}
+        return [Mark("fact_refused", fields | {"count": self._unarmed.refused_count})]
+
+    def _why_not(self, key: FactKey, far_end: NodeId) -> str | None:
         """Return why a fact must not be used, None if it may be, "" if it is no offence: not armed for it now."""
         if key in self._far_end_keys:
             return None
         if self._program is None:
             return ""
-        if self._program.entries_of(key):
+        if self._program.failures_of(*key, far_end):
             return None
         if key[1] in self._program.reporters or key[1] in self._far_ends:
             return ""
@@ -472,10 +468,12 @@ class AgentCore:
 
     def _sort_facts(self) -> None:
         """Take in the facts that the new program names, put aside those it no longer does; none is forgotten."""
-        for key, word in self._unarmed.take(lambda key: self._why_not(key) is None):
+        for key, word in self._unarmed.take(lambda key, far_end: self._why_not(key, far_end) is None):
             self._facts = self._facts.with_word(key, word)
         aside = [
-            (key, word) for key, word in self._facts.items() if key[1] != self.node and self._why_not(key) is not None
+            (key, word)
+            for key, word in self._facts.items()
+            if key[1] != self.node and self._why_not(key, word.far_end) is not None
         ]
         for key, word in aside:
             self._unarmed.keep(key, word)

@@ -6,23 +6,22 @@ Rule 2: nothing here knows about buses, clocks or drivers.
 """
 
 import copy
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
 from typing import Final, NamedTuple
 
-from erfs.ids import DestinationId, LinkId, NodeId, is_endpoint, lookup_order
-from erfs.messages import ArmedEntry, Member, Program, Route
+from erfs.ids import DestinationId, LinkId, NodeId, SrlgId, is_endpoint, lookup_order
+from erfs.messages import Change, ChangeRef, FailureKind, Member, Program, Route
 from erfs.topics import NOBODY
 
 FactKey = tuple[LinkId, NodeId]
 """(link, reporter)"""
 
+FailureKey = tuple[FailureKind, str]
+"""What failed: kind and name."""
+
 NOWHERE: Final[tuple[Member, ...]] = ()
-# Of strangers' facts too, so there is a bound; the ends of all links of a large switch are some hundreds.
-REMEMBERED_KEYS_MAX: Final = 4096
 
 
 class KnownFact(NamedTuple):
@@ -78,6 +77,10 @@ class FactSet:
         """Return the newest word of *reporter* about *link*, None if there was none."""
         return self._facts.get((link, reporter))
 
+    def far_end(self, key: FactKey) -> NodeId:
+        """Return which node the reporter of a known fact has at the other end of its link."""
+        return self._facts[key].far_end
+
     def items(self) -> list[tuple[FactKey, KnownFact]]:
         """Return everything known, in canonical order."""
         return sorted(self._facts.items())
@@ -121,7 +124,6 @@ class CompiledProgram:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self._entries_of: dict[FactKey, tuple[int, ...]] = {}
 
     def restamped(self, program: Program) -> "CompiledProgram":
         """Return this for *program*, whose content is the same (equal digest) under another epoch or generation."""
@@ -187,45 +189,59 @@ class CompiledProgram:
         """The port whose link the far end speaks of, by (link, far end)."""
         return {(binding.link, binding.far_end): binding.port for binding in self.program.ports}
 
-    @cached_property
-    def _witnesses(self) -> tuple[list[LinkId], list[NodeId], list[int]]:
-        """All witnesses' links and reporters in the order of the entries, and at which place each entry begins."""
+    def failures_of(self, link: LinkId, reporter: NodeId, far_end: NodeId) -> list[FailureKey]:
+        """
+        Return the failures armed for to which a fact of *reporter* about *link* testifies.
+
+        The fact must be true to its link (`erfs.ids.is_own_end`); that is looked at once, where it arrives. Cost: a few look-ups.
+        """
         armed = self.program.armed
-        links = [witness.link for entry in armed for witness in entry.witnesses]
-        reporters = [witness.reporter for entry in armed for witness in entry.witnesses]
-        starts = list(accumulate((len(entry.witnesses) for entry in armed), initial=0))
-        return links, reporters, starts
+        found: list[FailureKey] = []
+        if link in armed.links:
+            found.append(("link", link))
+        if far_end in armed.nodes and far_end != reporter and link not in self._ignored:
+            found.append(("node", far_end))
+        found += [("srlg", srlg) for srlg in self._risks_of_link.get(link, ())]
+        return found
 
-    def entries_of(self, key: FactKey) -> tuple[int, ...]:
-        """
-        Return which entries a fact of this (link, reporter) testifies to, as indexes into ``program.armed``.
+    @cached_property
+    def _ignored(self) -> frozenset[LinkId]:
+        return frozenset(self.program.armed.ignored)
 
-        Cost: one pass over a flat list the first time. A dictionary of all witnesses would take a thousand times that
-        to build, and most agents are only ever asked for the ends of one or two links.
-        """
-        found = self._entries_of.get(key)
-        if found is None:
-            links, reporters, starts = self._witnesses
-            places = _places_of(key[0], links)
-            found = tuple(bisect_right(starts, place) - 1 for place in places if reporters[place] == key[1])
-            if len(self._entries_of) >= REMEMBERED_KEYS_MAX:
-                self._entries_of.clear()
-            self._entries_of[key] = found
+    @cached_property
+    def _risks_of_link(self) -> dict[LinkId, list[SrlgId]]:
+        found: dict[LinkId, list[SrlgId]] = {}
+        for srlg, risk in self.program.armed.srlgs.items():
+            for link in risk.links:
+                found.setdefault(link, []).append(srlg)
         return found
 
     @cached_property
     def reporters(self) -> frozenset[NodeId]:
         """Whose facts this node is armed for."""
-        return frozenset(witness.reporter for entry in self.program.armed for witness in entry.witnesses)
+        return frozenset(self.program.armed.reporters)
+
+    def changes_for(self, failure: FailureKey) -> tuple[Change, ...]:
+        """Return what the program changes for *failure*."""
+        kind, name = failure
+        armed = self.program.armed
+        refs: tuple[ChangeRef, ...]
+        match kind:
+            case "link":
+                refs = armed.links[LinkId(name)]
+            case "node":
+                refs = armed.nodes[NodeId(name)]
+            case "srlg":
+                refs = armed.srlgs[SrlgId(name)].changes
+        return armed.changes(refs)
 
     @cached_property
     def transit_far_ends(self) -> frozenset[NodeId]:
         """The far ends that forward for this node: whatever is not just an endpoint at its own port."""
         groups = {route.group for route in self.program.routes if not is_endpoint(route.destination)}
         ports = {member.port for group in groups for member in self.members_of_group[group]}
-        for entry in self.program.armed:
-            for change in entry.changes:
-                ports.update(member.port for member in change.add)
+        for step in self.program.armed.steps:
+            ports.update(member.port for member in step.add)
         return frozenset(binding.far_end for binding in self.program.ports if binding.port in ports)
 
     @cached_property
@@ -248,39 +264,32 @@ class CompiledProgram:
         listed = self.listed
         return sorted(key for key, counter in facts.down.items() if listed.get(key, 0) < counter)
 
-    def active_entries(self, active_facts: Iterable[FactKey]) -> list[int]:
+    def active_failures(self, active_facts: Iterable[FactKey], facts: FactSet) -> list[FailureKey]:
         """
-        Return the indexes of the armed entries that apply, given the facts not yet taken into account, rising.
+        Return the failures whose entries apply, given the facts not yet taken into account, in canonical order.
 
-        A link's entry needs one witness; a node's needs two different reporters about two different links, so that a
-        single cut cable never looks like a dead switch.
+        A link's entry needs one fact; a node's needs two different reporters about two different links, so that a single cut cable
+        never looks like a dead switch; a risk group's needs facts about two of its links.
         """
-        testimony: dict[int, list[FactKey]] = {}
+        testimony: dict[FailureKey, list[FactKey]] = {}
         for key in active_facts:
-            for index in self.entries_of(key):
-                testimony.setdefault(index, []).append(key)
-        armed = self.program.armed
-        return sorted(index for index, keys in testimony.items() if _applies(armed[index], keys))
-
-
-def _places_of(link: LinkId, links: list[LinkId]) -> Iterator[int]:
-    place = -1
-    while True:
-        try:
-            place = links.index(link, place + 1)
-        except ValueError:
-            return
-        yield place
+            for failure in self.failures_of(*key, facts.far_end(key)):
+                testimony.setdefault(failure, []).append(key)
+        return sorted(failure for failure, keys in testimony.items() if _applies(failure, keys))
 
 
 def _destination(route: Route) -> DestinationId:
     return route.destination
 
 
-def _applies(entry: ArmedEntry, keys: list[FactKey]) -> bool:
-    if entry.failure_kind == "link":
-        return True
-    return len({link for link, _ in keys}) >= 2 and len({reporter for _, reporter in keys}) >= 2
+def _applies(failure: FailureKey, keys: list[FactKey]) -> bool:
+    match failure[0]:
+        case "link":
+            return True
+        case "node":
+            return len({link for link, _ in keys}) >= 2 and len({reporter for _, reporter in keys}) >= 2
+        case "srlg":
+            return len({link for link, _ in keys}) >= 2
 
 
 def forwarding(
@@ -328,9 +337,9 @@ class Effects:
     """Ports not to be used for a destination, by drops and by far ends' word."""
     refused_for_all: frozenset[str]
     """Ports whose far end says it lost the link, though this end still sees carrier."""
-    adds: dict[DestinationId, dict[int, tuple[Member, ...]]]
-    """Members to add, by the index of the entry that adds."""
-    active: list[int]
+    adds: dict[DestinationId, dict[FailureKey, tuple[Member, ...]]]
+    """Members to add, by the failure whose entry adds."""
+    active: list[FailureKey]
 
     @property
     def named(self) -> frozenset[DestinationId]:
@@ -350,34 +359,41 @@ def effects_of(
     unreachable: Mapping[NodeId, frozenset[DestinationId]],
 ) -> Effects:
     """Return what the situation does to each destination, before any group is looked at."""
-    armed = compiled.program.armed
     active_facts = compiled.active_facts(facts)
-    active = compiled.active_entries(active_facts)
+    active = compiled.active_failures(active_facts, facts) if active_facts else []
     refused_for_all = frozenset(
         compiled.port_of_far_end[key] for key in active_facts if key in compiled.port_of_far_end
     )
-    # A node's entry is a superset of its links' entries: their adds are its adds, not a second opinion.
-    covered = {
-        witness.link for index in active if armed[index].failure_kind == "node" for witness in armed[index].witnesses
-    }
+    covered = _covered(compiled, active, active_facts, facts)
     refused: dict[DestinationId, set[str]] = {}
-    adds: dict[DestinationId, dict[int, tuple[Member, ...]]] = {}
-    for index in active:
-        entry = armed[index]
-        is_covered = entry.failure_kind == "link" and entry.failure in covered
-        for change in entry.changes:
+    adds: dict[DestinationId, dict[FailureKey, tuple[Member, ...]]] = {}
+    for failure in active:
+        is_covered = failure[0] == "link" and failure[1] in covered
+        for change in compiled.changes_for(failure):
             for destination in change.destinations:
                 if change.drop:
                     refused.setdefault(destination, set()).update(change.drop)
                 if change.add and not is_covered:
                     of_destination = adds.setdefault(destination, {})
-                    of_destination[index] = of_destination.get(index, NOWHERE) + change.add
+                    of_destination[failure] = of_destination.get(failure, NOWHERE) + change.add
     for node, destinations in unreachable.items():
         ports = compiled.ports_to.get(node, ())
         if ports:
             for destination in destinations:
                 refused.setdefault(destination, set()).update(ports)
     return Effects(ports_down, refused, refused_for_all, adds, active)
+
+
+def _covered(
+    compiled: CompiledProgram, active: list[FailureKey], active_facts: list[FactKey], facts: FactSet
+) -> set[LinkId]:
+    """Return the links whose adds are not a second opinion: a node's entry and a risk group's are supersets of their links' entries."""
+    nodes = {name for kind, name in active if kind == "node"}
+    found = {key[0] for key in active_facts if nodes and (key[1] in nodes or facts.far_end(key) in nodes)}
+    for kind, name in active:
+        if kind == "srlg":
+            found.update(compiled.program.armed.srlgs[SrlgId(name)].links)
+    return found
 
 
 NO_EFFECTS: Final = Effects(frozenset(), {}, frozenset(), {}, [])
@@ -426,8 +442,17 @@ def _touched(compiled: CompiledProgram, before: Effects, after: Effects) -> froz
         if before.refused.get(destination) != after.refused.get(destination)
         or before.adds.get(destination) != after.adds.get(destination)
     }
-    for port in (before.ports_down ^ after.ports_down) | (before.refused_for_all ^ after.refused_for_all):
+    ports = (before.ports_down ^ after.ports_down) | (before.refused_for_all ^ after.refused_for_all)
+    for port in ports:
         changed.update(compiled.destinations_of_port.get(port, ()))
+    if ports:
+        # What is added by a port comes and goes with it, as the members of the program do.
+        added = [*before.adds.items(), *after.adds.items()]
+        changed.update(
+            destination
+            for destination, by_failure in added
+            if any(member.port in ports for members in by_failure.values() for member in members)
+        )
     # What a class loses its endpoints lose too.
     touched = set(changed)
     for destination in changed:
@@ -484,12 +509,11 @@ def _resolve(
             last_resort.add(destination)
             if base.has_detour:
                 cannot_reach.add(destination)
-    armed = compiled.program.armed
     return Forwarding(
         routes=routes if routes.keys() == own.keys() else dict(sorted(routes.items())),
         last_resort=frozenset(last_resort),
         cannot_reach=frozenset(cannot_reach),
-        active=tuple(sorted(armed[index].failure for index in effects.active)),
+        active=tuple(sorted(name for _, name in effects.active)),
     )
 
 
@@ -508,11 +532,11 @@ def _members(
     worked_out: dict[tuple[int, frozenset[str]], _Resolved],
 ) -> _Resolved:
     refused = set(effects.refused_for_all)
-    adds: dict[int, tuple[Member, ...]] = {}
+    adds: dict[FailureKey, tuple[Member, ...]] = {}
     for named in lookup_order(destination):
         refused |= effects.refused.get(named, frozenset())
-        for index, members in effects.adds.get(named, {}).items():
-            adds[index] = adds.get(index, NOWHERE) + members
+        for failure, members in effects.adds.get(named, {}).items():
+            adds[failure] = adds.get(failure, NOWHERE) + members
     key = (route.group, frozenset(refused))
     resolved = worked_out.get(key)
     if resolved is None or adds:
@@ -524,7 +548,7 @@ def _members(
 
 
 def _work_out(
-    base: tuple[Member, ...], ports_down: frozenset[str], refused: set[str], adds: dict[int, tuple[Member, ...]]
+    base: tuple[Member, ...], ports_down: frozenset[str], refused: set[str], adds: dict[FailureKey, tuple[Member, ...]]
 ) -> _Resolved:
     members = tuple(member for member in base if member.port not in ports_down and member.port not in refused)
     if len(adds) == 1:

@@ -30,9 +30,9 @@ class UnarmedFacts:
         if len(self._facts) > FACTS_MAX:
             self._facts.popitem(last=False)
 
-    def take(self, is_wanted: Callable[[FactKey], bool]) -> list[tuple[FactKey, KnownFact]]:
-        """Return and forget the facts whose keys are wanted now."""
-        taken = [(key, fact) for key, fact in self._facts.items() if is_wanted(key)]
+    def take(self, is_wanted: Callable[[FactKey, NodeId], bool]) -> list[tuple[FactKey, KnownFact]]:
+        """Return and forget the facts that are wanted now, by key and far end."""
+        taken = [(key, fact) for key, fact in self._facts.items() if is_wanted(key, fact.far_end)]
         for key, _ in taken:
             del self._facts[key]
         return taken

@@ -1,45 +1,63 @@
-"""From the rows of an armory to the armed entries of each node.
+"""From the rows of an armory to what each node is armed for.
 
 Rule 1: a node's entries depend on its rows, its ports and the failures they name alone; where these came out equal last time, so do the entries.
 Rule 2: nothing here decides what to change.
 """
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from functools import cached_property
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from erfs.ids import DestinationId, NodeId
-from erfs.messages import ArmedEntry
-from erfs.paths.bits import Indices
-from erfs.paths.mint import Changes, Mint, Witnesses
+from erfs.ids import DestinationId, LinkId, NodeId, SrlgId
+from erfs.paths.bits import Bits, Indices
+from erfs.paths.mint import Mint, Outfit, Refs
 from erfs.paths.protection import Armory, Failure, Kind, Rows
 from erfs.paths.situation import Situation
 from erfs.paths.topology import Access
 
-
-class Armed(NamedTuple):
-    """One node's entries in canonical order, and the canonical JSON of each."""
-
-    entries: tuple[ArmedEntry, ...]
-    texts: list[str]
+_T = TypeVar("_T")
+_Kind = Literal["link", "node", "srlg"]
+_KINDS: Final[tuple[_Kind, ...]] = ("link", "node", "srlg")
 
 
 class _Case(NamedTuple):
-    """A failure as a program names it. *only* is the one endpoint destination it is about, if it is not about all targets."""
+    """
+    A failure as a program names it.
 
-    kind: Literal["link", "node"]
+    Args:
+        reporters: Who can testify to it.
+        links: Of a shared-risk group: its usable links.
+        ignored: Of a node: its links that are unusable already.
+        only: The one endpoint destination it is about, if it is not about all targets.
+    """
+
+    kind: _Kind
     id: str
-    witnesses: Witnesses
-    tail: str
+    reporters: tuple[NodeId, ...]
+    links: tuple[LinkId, ...] = ()
+    ignored: tuple[LinkId, ...] = ()
     only: DestinationId | None = None
 
 
-class _Stamped(NamedTuple):
-    """An entry and its canonical JSON."""
+class _Numbering(dict[_T, int]):
+    """Numbers for things as they come; *named* gives back the thing of each number."""
 
-    entry: ArmedEntry
-    text: str
+    def __init__(self) -> None:
+        self.named: list[_T] = []
+
+    def __missing__(self, thing: _T) -> int:
+        number = self[thing] = len(self.named)
+        self.named.append(thing)
+        return number
+
+
+# Lasting numbers of risk groups go down from here, below those of sources.
+_FIRST_SRLG: Final = -(1 << 40)
+
+# Of each change the numbers of its destinations and its step, in the armourer's own counting.
+_Numbers = tuple[tuple[int, int], ...]
 
 
 class _Part(NamedTuple):
@@ -58,8 +76,10 @@ class Armourer:
         self._armory = armory
         self._mint = mint
         self._cases: dict[int, tuple[_Case, ...]] = {}
-        self._changes: dict[tuple[DestinationId | None, tuple[_Part, ...]], Changes] = {}
-        self._stamped: dict[tuple[int, int | tuple[int, ...]], tuple[_Stamped, ...]] = {}
+        self._changes: dict[tuple[DestinationId | None, tuple[_Part, ...]], _Numbers] = {}
+        self._changes_of_code: dict[tuple[DestinationId | None, int | tuple[int, ...]], _Numbers] = {}
+        self._destinations = _Numbering[tuple[DestinationId, ...]]()
+        self._steps = _Numbering[tuple[tuple[str, ...], tuple[str, ...]]]()
         # Failures come in canonical order, but a template stands for many links with names of their own.
         self._has_templates = any(failure.kind in (Kind.SOURCE, Kind.DELIVERY) for failure in armory.failures)
         self._links_to: dict[NodeId, dict[int, tuple[Access, ...]]] = {}
@@ -68,8 +88,7 @@ class Armourer:
     def _number_rows(self) -> None:
         situation, armory = self._situation, self._armory
         mesh = situation.mesh
-        rows = Rows(*(np.concatenate(pair) for pair in zip(armory.drops, armory.adds, strict=True)))
-        is_add = np.repeat([False, True], [len(armory.drops.failure), len(armory.adds.failure)])
+        rows, is_add = _rows_of(armory)
         # Ports of one name share their number, so that switches wired alike share their changes.
         names = [situation.topology.end_port[end] for end in situation.trunk_ends]
         self._names = sorted(set(names))
@@ -105,39 +124,39 @@ class Armourer:
         topology = situation.topology
         start, stop = self._rows_of_node[switch], self._rows_of_node[switch + 1]
         failures = self._fingerprints[0][start:stop]
-        # A switch with unusable links has fewer witnesses.
+        # A switch or a risk group with unusable links has fewer that can testify.
         lame = situation.lame_switches
         dying = set((failures - len(topology.trunks)).tolist()) if lame else set[int]()
+        risks = np.unique(failures[failures <= _FIRST_SRLG]) if situation.unusable else failures[:0]
         return (
             *(part[start:stop].tobytes() for part in self._fingerprints),
             tuple((node, lame[node]) for node in sorted(dying & lame.keys())),
+            tuple(self._groups[_FIRST_SRLG - number] for number in risks.tolist()),
         )
 
-    def of_switch(self, switch: int) -> Armed:
-        """Return the entries of a switch."""
-        found: list[_Stamped] = []
-        codes, starts, known = self._codes, self._starts, self._stamped
+    def of_switch(self, switch: int) -> Outfit:
+        """Return what a switch is armed for."""
+        found: list[tuple[_Case, _Numbers]] = []
+        codes, starts, known = self._codes, self._starts, self._changes_of_code
         for at in range(self._first_of_node[switch], self._first_of_node[switch + 1]):
-            failure, start, stop = self._failures[at], starts[at], starts[at + 1]
+            start, stop = starts[at], starts[at + 1]
             key = codes[start] if stop - start == 1 else tuple(codes[start:stop])
-            made = known.get((failure, key))
-            if made is None:
-                parts = self._parts(key, None)
-                made = known[failure, key] = tuple(
-                    self._stamp(case, self._changes_for(parts, case.only)) for case in self._cases_of(failure)
-                )
-            found += made
-        return self._armed(found)
+            for case in self._cases_of(self._failures[at]):
+                changes = known.get((case.only, key))
+                if changes is None:
+                    changes = known[case.only, key] = self._changes_for(self._parts(key, None), case.only)
+                found.append((case, changes))
+        return self._outfit(self._situation.topology.switches[switch], found)
 
-    def of_endpoint(self, endpoint: NodeId) -> Armed:
-        """Return the entries of an endpoint with several attachments; it has none about its own reachability."""
+    def of_endpoint(self, endpoint: NodeId) -> Outfit:
+        """Return what an endpoint with several attachments is armed for; nothing about its own reachability."""
         situation = self._situation
         source = situation.source_of.get(endpoint)
         if source is None:
-            return Armed((), [])
+            return self._nothing
         node = situation.mesh.transit_count + source
         itself = situation.topology.fabric.destination_of[endpoint]
-        found: list[_Stamped] = []
+        found: list[tuple[_Case, _Numbers]] = []
         for at in range(self._first_of_node[node], self._first_of_node[node + 1]):
             failure, start, stop = self._failures[at], self._starts[at], self._starts[at + 1]
             parts = self._parts(tuple(self._codes[start:stop]), endpoint)
@@ -147,20 +166,40 @@ class Armourer:
                 cases = self._access_cases(endpoint, links, None)
             else:
                 cases = self._cases_of(failure)
-            found += [self._stamp(case, self._changes_for(parts, case.only)) for case in cases if case.only != itself]
-        return self._armed(found)
+            found += [(case, self._changes_for(parts, case.only)) for case in cases if case.only != itself]
+        return self._outfit(endpoint, found)
 
-    @staticmethod
-    def _stamp(case: _Case, changes: Changes) -> "_Stamped":
-        entry = ArmedEntry(
-            failure_kind=case.kind, failure=case.id, witnesses=case.witnesses.value, changes=changes.value
-        )
-        return _Stamped(entry, f'{{"changes":{changes.text}{case.tail}')
+    @cached_property
+    def _nothing(self) -> Outfit:
+        return self._outfit(NodeId(""), [])
 
-    def _armed(self, found: list["_Stamped"]) -> Armed:
+    def _outfit(self, node: NodeId, found: list[tuple[_Case, _Numbers]]) -> Outfit:
+        """Return the entries *found*, sets and steps numbered anew in the order of their first use."""
         if self._has_templates:
-            found.sort(key=lambda stamped: (stamped.entry.failure_kind, stamped.entry.failure))
-        return Armed(tuple([stamped.entry for stamped in found]), [stamped.text for stamped in found])
+            found.sort(key=lambda item: (_KINDS.index(item[0].kind), item[0].id))
+        sets: dict[int, int] = {}
+        steps: dict[int, int] = {}
+        refs = self._mint.refs
+        of_kind: dict[_Kind, dict[Any, Refs]] = {kind: {} for kind in _KINDS}
+        for case, changes in found:
+            places = tuple(
+                [(sets.setdefault(put, len(sets)), steps.setdefault(step, len(steps))) for put, step in changes]
+            )
+            of_kind[case.kind][case.id] = refs(places)
+        reporters = set[NodeId]().union(*[case.reporters for case, _ in found])
+        reporters.discard(node)
+        ignored = {link for case, _ in found for link in case.ignored}
+        risks = {case.id: case.links for case, _ in found if case.kind == "srlg"}
+        all_sets, all_steps = self._destinations.named, self._steps.named
+        return self._mint.outfit(
+            reporters=tuple(sorted(reporters)),
+            ignored=tuple(sorted(ignored)),
+            sets=[all_sets[number] for number in sets],
+            steps=[all_steps[number] for number in steps],
+            links=of_kind["link"],
+            nodes=of_kind["node"],
+            srlgs={SrlgId(name): (risks[name], changes) for name, changes in of_kind["srlg"].items()},
+        )
 
     # --- failures ----------------------------------------------------------------------------------------------------
     def _cases_of(self, number: int) -> tuple[_Case, ...]:
@@ -175,20 +214,38 @@ class Armourer:
         match failure.kind:
             case Kind.TRUNK:
                 link = topology.trunks[failure.subject]
-                ends = [(link.id, link.a.node), (link.id, link.b.node)]
-                yield self._case("link", link.id, self._mint.witnesses(ends))
+                yield _Case("link", link.id, (link.a.node, link.b.node))
             case Kind.NODE:
                 node = topology.switches[failure.subject]
                 pairs = [pair for pair in topology.witnesses_of[node] if pair[0] not in situation.unusable]
+                reporters = tuple({reporter: None for _, reporter in pairs})
                 # An entry of a node needs two reporters; with one, its one link's entry is all there is to say.
-                if len({reporter for _, reporter in pairs}) > 1:
-                    yield self._case("node", node, self._mint.witnesses(pairs))
+                if len(reporters) > 1:
+                    yield _Case("node", node, reporters, ignored=situation.lame_switches.get(failure.subject, ()))
+            case Kind.SRLG:
+                name, links = self._groups[failure.subject]
+                # Two of its links have to be reported; with one left, that link's entry is all there is to say.
+                if len(links) > 1:
+                    ends = [end.node for link in links for end in topology.fabric.links[link].ends]
+                    yield _Case("srlg", name, tuple(ends), links)
             case Kind.DELIVERY:
                 for endpoint in situation.endpoints_of(failure.subject):
-                    links = self._access_by_switch(endpoint)[failure.switch]
-                    yield from self._access_cases(endpoint, links, topology.fabric.destination_of[endpoint])
+                    by_switch = self._access_by_switch(endpoint)
+                    itself = topology.fabric.destination_of[endpoint]
+                    yield from self._access_cases(endpoint, by_switch[failure.switch], itself)
             case Kind.SOURCE:
                 raise AssertionError("only the endpoint itself is armed for its own access link")
+
+    @cached_property
+    def _groups(self) -> list[tuple[SrlgId, tuple[LinkId, ...]]]:
+        """The fabric's shared-risk groups by name, each with its usable links."""
+        found: dict[SrlgId, list[LinkId]] = {}
+        for link in self._situation.topology.fabric.links.values():
+            for srlg in link.srlgs:
+                group = found.setdefault(srlg, [])
+                if link.id not in self._situation.unusable and not link.is_self_loop:
+                    group.append(link.id)
+        return [(srlg, tuple(sorted(found[srlg]))) for srlg in sorted(found)]
 
     def _access_cases(
         self, endpoint: NodeId, links: tuple[Access, ...], only: DestinationId | None
@@ -196,14 +253,8 @@ class Armourer:
         """Return the failure of the only link of *endpoint* to a switch; of several parallel ones none matters."""
         if len(links) > 1:
             return ()
-        link, switch = links[0].link, self._situation.topology.switches[links[0].switch]
-        return (self._case("link", link, self._mint.witnesses(sorted([(link, endpoint), (link, switch)])), only),)
-
-    def _case(
-        self, kind: Literal["link", "node"], name: str, witnesses: Witnesses, only: DestinationId | None = None
-    ) -> _Case:
-        tail = f',"failure":{self._mint.quoted(name)},"failure_kind":"{kind}","witnesses":{witnesses.text}}}'
-        return _Case(kind, name, witnesses, tail, only)
+        switch = self._situation.topology.switches[links[0].switch]
+        return (_Case("link", links[0].link, (endpoint, switch), only=only),)
 
     def _access_by_switch(self, endpoint: NodeId) -> dict[int, tuple[Access, ...]]:
         """Return the usable access links of *endpoint* by the switch they lead to."""
@@ -229,18 +280,21 @@ class Armourer:
             parts.append(_Part(bool(is_add), ports, targets))
         return tuple(parts)
 
-    def _changes_for(self, parts: tuple[_Part, ...], only: DestinationId | None) -> Changes:
+    def _changes_for(self, parts: tuple[_Part, ...], only: DestinationId | None) -> _Numbers:
         """Return the changes: one for each set of destinations that drop and add the same ports."""
         found = self._changes.get((only, parts))
         if found is None:
-            found = self._changes[only, parts] = self._mint.changes(sorted(self._merged(parts, only)))
+            merged = sorted(self._merged(parts, only))
+            found = self._changes[only, parts] = tuple(
+                [(self._destinations[destinations], self._steps[drop, add]) for destinations, drop, add in merged]
+            )
         return found
 
     def _merged(
         self, parts: tuple[_Part, ...], only: DestinationId | None
     ) -> Iterator[tuple[tuple[DestinationId, ...], tuple[str, ...], tuple[str, ...]]]:
         if only is not None or len({part.targets for part in parts}) == 1:
-            destinations = (only,) if only is not None else self._destinations(self._columns(parts[0].targets))
+            destinations = (only,) if only is not None else self._names_of(self._columns(parts[0].targets))
             drop = sorted(port for part in parts if not part.is_add for port in part.ports)
             add = sorted(port for part in parts if part.is_add for port in part.ports)
             yield destinations, tuple(drop), tuple(add)
@@ -255,9 +309,9 @@ class Armourer:
             add = sorted(port for part in steps if part.is_add for port in part.ports)
             columns_of.setdefault((tuple(drop), tuple(add)), []).append(column)
         for (dropped, added), columns in columns_of.items():
-            yield self._destinations(columns), dropped, added
+            yield self._names_of(columns), dropped, added
 
-    def _destinations(self, columns: list[int]) -> tuple[DestinationId, ...]:
+    def _names_of(self, columns: list[int]) -> tuple[DestinationId, ...]:
         targets = self._situation.targets
         return tuple(sorted(name for column in columns for name in targets[column].destinations))
 
@@ -265,6 +319,12 @@ class Armourer:
         bits = np.unpackbits(np.frombuffer(self._sets[number], dtype=np.uint8))
         columns: list[int] = np.flatnonzero(bits).tolist()
         return columns
+
+
+def _rows_of(armory: Armory) -> tuple[Rows, Bits]:
+    """Return all rows of *armory*, and which of them are additions."""
+    rows = Rows(*(np.concatenate(pair) for pair in zip(armory.drops, armory.adds, strict=True)))
+    return rows, np.repeat([False, True], [len(armory.drops.failure), len(armory.adds.failure)])
 
 
 def _distinct(rows: Rows) -> tuple[list[bytes], Indices]:
@@ -287,12 +347,14 @@ def _lasting(situation: Situation, failure: Failure) -> int:
             return trunk_count + failure.subject
         case Kind.SOURCE:
             return -1 - failure.subject
+        case Kind.SRLG:
+            return _FIRST_SRLG - failure.subject
         case Kind.DELIVERY:
             return trunk_count + switch_count * (1 + failure.subject) + failure.switch
 
 
 def _ranks(situation: Situation, failures: tuple[Failure, ...]) -> list[int]:
-    """Return the place of each failure in canonical order: links before nodes, by name; templates last, in order."""
+    """Return the place of each failure in canonical order: links, nodes, risk groups, each by name; templates last, in order."""
     topology = situation.topology
 
     def order(number: int) -> tuple[int, str, int]:
@@ -301,7 +363,9 @@ def _ranks(situation: Situation, failures: tuple[Failure, ...]) -> list[int]:
             return 0, topology.trunks[failure.subject].id, number
         if failure.kind is Kind.NODE:
             return 1, topology.switches[failure.subject], number
-        return 2, "", number
+        if failure.kind is Kind.SRLG:
+            return 2, "", failure.subject
+        return 3, "", number
 
     ranks = [0] * len(failures)
     for rank, number in enumerate(sorted(range(len(failures)), key=order)):

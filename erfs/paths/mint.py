@@ -6,24 +6,35 @@ more than finding the paths. A test holds every digest equal to `erfs.messages.c
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from erfs.ids import DestinationId, LinkId, NodeId
-from erfs.messages import CANONICAL, Change, FactRef, Group, Member, PortBinding, Route, Witness
+from erfs.ids import DestinationId, LinkId, NodeId, SrlgId
+from erfs.messages import (
+    CANONICAL,
+    Armed,
+    ChangeRef,
+    FactRef,
+    Group,
+    Member,
+    PortBinding,
+    Route,
+    SharedRisk,
+    Step,
+)
 
 
-class Witnesses(NamedTuple):
-    """Who testifies to a failure."""
+class Refs(NamedTuple):
+    """What an entry changes, by places in its program's tables."""
 
-    value: tuple[Witness, ...]
+    value: tuple[ChangeRef, ...]
     text: str
 
 
-class Changes(NamedTuple):
-    """What an entry changes."""
+class Outfit(NamedTuple):
+    """All that one node is armed for."""
 
-    value: tuple[Change, ...]
+    value: Armed
     text: str
 
 
@@ -35,6 +46,8 @@ class Mint:
         self._members: dict[tuple[str, ...], tuple[tuple[Member, ...], str]] = {}
         self._routes: dict[tuple[DestinationId, int, bool], tuple[Route, str]] = {}
         self._lists: dict[tuple[str, ...], str] = {}
+        self._refs: dict[tuple[tuple[int, int], ...], Refs] = {}
+        self._steps: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Step, str]] = {}
 
     def quoted(self, text: str) -> str:
         """Return *text* as a JSON string."""
@@ -74,22 +87,66 @@ class Mint:
         texts = [f'{{"id":{number},"members":{text}}}' for number, (_, text) in enumerate(members)]
         return tuple([Group(id=number, members=group) for number, (group, _) in enumerate(members)]), _list(texts)
 
-    def changes(self, parts: Iterable[tuple[tuple[DestinationId, ...], tuple[str, ...], tuple[str, ...]]]) -> Changes:
-        """Return changes: for each part its destinations, the ports to drop and the ports to add."""
-        values: list[Change] = []
-        texts: list[str] = []
-        for destinations, drop, add in parts:
-            added, added_text = self.members(add)
-            values.append(Change(destinations=destinations, drop=drop, add=added))
-            texts.append(
-                f'{{"add":{added_text},"destinations":{self.list_of(destinations)},"drop":{self.list_of(drop)}}}'
-            )
-        return Changes(tuple(values), _list(texts))
+    def refs(self, places: tuple[tuple[int, int], ...]) -> Refs:
+        """Return changes: for each the places of its destinations and of its step."""
+        found = self._refs.get(places)
+        if found is None:
+            texts = [f"[{destinations},{step}]" for destinations, step in places]
+            value = tuple([ChangeRef(destinations, step) for destinations, step in places])
+            found = self._refs[places] = Refs(value, _list(texts))
+        return found
 
-    def witnesses(self, pairs: Sequence[tuple[LinkId, NodeId]]) -> Witnesses:
-        """Return the witnesses (link, reporter) of a failure."""
-        texts = [f'{{"link":{self.quoted(link)},"reporter":{self.quoted(reporter)}}}' for link, reporter in pairs]
-        return Witnesses(tuple([Witness(link=link, reporter=reporter) for link, reporter in pairs]), _list(texts))
+    def step(self, drop: tuple[str, ...], add: tuple[str, ...]) -> tuple[Step, str]:
+        """Return the step that drops and adds these ports."""
+        found = self._steps.get((drop, add))
+        if found is None:
+            added, added_text = self.members(add)
+            text = f'{{"add":{added_text},"drop":{self.list_of(drop)}}}'
+            found = self._steps[drop, add] = (Step(drop=drop, add=added), text)
+        return found
+
+    def outfit(
+        self,
+        *,
+        reporters: tuple[NodeId, ...],
+        ignored: tuple[LinkId, ...],
+        sets: Sequence[tuple[DestinationId, ...]],
+        steps: Sequence[tuple[tuple[str, ...], tuple[str, ...]]],
+        links: Mapping[LinkId, Refs],
+        nodes: Mapping[NodeId, Refs],
+        srlgs: Mapping[SrlgId, tuple[tuple[LinkId, ...], Refs]],
+    ) -> Outfit:
+        """Return what a node is armed for; the mappings sorted by name."""
+        quoted = self.quoted
+        made = [self.step(*step) for step in steps]
+        # Nothing here needs to be checked again: half of the cost of a large program.
+        value = Armed.model_construct(
+            reporters=reporters,
+            ignored=ignored,
+            sets=tuple(sets),
+            steps=tuple([step for step, _ in made]),
+            links={link: refs.value for link, refs in links.items()},
+            nodes={node: refs.value for node, refs in nodes.items()},
+            srlgs={name: SharedRisk(links=group, changes=refs.value) for name, (group, refs) in srlgs.items()},
+        )
+        risks = [
+            f'{quoted(name)}:{{"changes":{refs.text},"links":{self.list_of(group)}}}'
+            for name, (group, refs) in srlgs.items()
+        ]
+        text = "".join(
+            [
+                f'{{"ignored":{self.list_of(ignored)},"links":{{',
+                ",".join([f"{quoted(link)}:{refs.text}" for link, refs in links.items()]),
+                '},"nodes":{',
+                ",".join([f"{quoted(node)}:{refs.text}" for node, refs in nodes.items()]),
+                f'}},"reporters":{self.list_of(reporters)},"sets":',
+                _list([self.list_of(destinations) for destinations in sets]),
+                f',"srlgs":{{{",".join(risks)}}},"steps":',
+                _list([text for _, text in made]),
+                "}",
+            ]
+        )
+        return Outfit(value, text)
 
     def bindings(self, ports: Sequence[PortBinding]) -> str:
         """Return the JSON of port bindings."""

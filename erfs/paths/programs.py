@@ -4,13 +4,12 @@ Rule 1: equal situations give byte-identical programs; whatever does not concern
 Rule 2: no path is found or judged here.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from erfs.ids import LinkId, NodeId
-from erfs.messages import CONTROLLER, ArmedEntry, FactRef, PortBinding, Program, Route, canonical_digest
-from erfs.paths.entries import Armed, Armourer
-from erfs.paths.mint import Mint
+from erfs.messages import CONTROLLER, Armed, FactRef, Program, Route, canonical_digest
+from erfs.paths.entries import Armourer
+from erfs.paths.mint import Mint, Outfit
 from erfs.paths.protection import Unprotected, arm, nothing_armed
 from erfs.paths.situation import Situation
 from erfs.paths.topology import Topology
@@ -41,7 +40,7 @@ def compute(
         topology: The fabric as built.
         unusable: Links that carry nothing now.
         facts: Down facts taken into account. A program lists those that could change what its node does: about its own links, or by
-            a witness of an entry it is armed with. So a failure elsewhere leaves a program's digest alone.
+            an end of a link that testifies to an entry it is armed with. So a failure elsewhere leaves a program's digest alone.
         is_protecting: Whether to arm the programs for single failures.
 
     Cost: O(link-ends x destinations + armed changes).
@@ -61,7 +60,7 @@ def compute(
         if switch is None:
             fingerprint: tuple[object, ...] = ()
             ways = sorted(endpoint_ways(situation, node))
-            armed = armourer.of_endpoint(node)
+            outfit = armourer.of_endpoint(node)
         else:
             fingerprint = (
                 transit_fingerprint(situation, switch),
@@ -69,16 +68,16 @@ def compute(
                 armourer.fingerprint(switch),
             )
             if known is not None and known.fingerprint == fingerprint:
-                ways, armed = known.ways, known.armed
+                ways, outfit = known.ways, known.outfit
             else:
                 ways = sorted([*transit_ways(situation, switch), *deliveries.get(switch, ())])
-                armed = armourer.of_switch(switch)
-        computed_from = _concerning(facts, topology.bindings[node], armed.entries, loose)
-        if known is not None and known.is_of(ways, armed, computed_from):
+                outfit = armourer.of_switch(switch)
+        computed_from = _concerning(facts, topology, node, outfit.value, loose)
+        if known is not None and known.is_of(ways, outfit, computed_from):
             program = known.program
         else:
-            program = _program(topology, node, ways, armed, computed_from, mint)
-        memory.nodes[node] = _Known(fingerprint, armed, ways, program)
+            program = _program(topology, node, ways, outfit, computed_from, mint)
+        memory.nodes[node] = _Known(fingerprint, outfit, ways, program)
         programs[node] = program
     return ProgramSet(programs, armory.unprotected)
 
@@ -98,15 +97,15 @@ class _Known:
     """A node's program and what it was made of."""
 
     fingerprint: tuple[object, ...]
-    armed: Armed
+    outfit: Outfit
     ways: list[Way]
     program: Program
 
-    def is_of(self, ways: list[Way], armed: Armed, computed_from: tuple[FactRef, ...]) -> bool:
+    def is_of(self, ways: list[Way], outfit: Outfit, computed_from: tuple[FactRef, ...]) -> bool:
         """Return whether the program says just this."""
-        is_same_armed = self.armed is armed or self.armed.texts == armed.texts
+        is_same_outfit = self.outfit is outfit or self.outfit.text == outfit.text
         is_same_ways = self.ways is ways or self.ways == ways
-        return is_same_armed and is_same_ways and self.program.computed_from == computed_from
+        return is_same_outfit and is_same_ways and self.program.computed_from == computed_from
 
 
 @dataclass(slots=True)
@@ -126,7 +125,7 @@ def _memory_of(topology: Topology, situation: Situation) -> _Memory:
 
 # --- messages ----------------------------------------------------------------------------------------------------------
 def _program(
-    topology: Topology, node: NodeId, ways: list[Way], armed: Armed, computed_from: tuple[FactRef, ...], mint: Mint
+    topology: Topology, node: NodeId, ways: list[Way], outfit: Outfit, computed_from: tuple[FactRef, ...], mint: Mint
 ) -> Program:
     """Return the sealed program: groups numbered in the order of the routes that use them first."""
     bindings = topology.bindings[node]
@@ -138,9 +137,9 @@ def _program(
     groups, groups_text = mint.groups(numbers)
     content = "".join(
         [
-            '{"armed":[',
-            ",".join(armed.texts),
-            '],"computed_from":',
+            '{"armed":',
+            outfit.text,
+            ',"computed_from":',
             mint.facts(computed_from),
             ',"groups":',
             groups_text,
@@ -163,7 +162,7 @@ def _program(
         ports=bindings,
         groups=groups,
         routes=tuple([route for route, _ in routes]),
-        armed=armed.entries,
+        armed=outfit.value,
     )
     # What `content_digest` would find by dumping the program; it looks whether the content is still this one.
     program.__dict__["content_and_digest"] = (program.content, digest)
@@ -172,23 +171,28 @@ def _program(
 
 def _concerning(
     facts: tuple[FactRef, ...],
-    bindings: Sequence[PortBinding],
-    armed: Sequence[ArmedEntry],
+    topology: Topology,
+    node: NodeId,
+    armed: Armed,
     loose: set[tuple[LinkId, NodeId]],
 ) -> tuple[FactRef, ...]:
     """Return the facts about a node's own links, and those that still testify to a failure it is armed for, which are among *loose*."""
     if not facts:
         return ()
-    links = {port.link for port in bindings}
-    heard = {
-        (witness.link, witness.reporter)
-        for entry in (armed if loose else ())
-        for witness in entry.witnesses
-        if (witness.link, witness.reporter) in loose
-    }
+    links = {port.link for port in topology.bindings[node]}
+    heard = {key for key in loose if _testifies(topology, armed, *key)} if armed else set()
     return tuple(
         sorted(
             (fact for fact in facts if fact.link in links or (fact.link, fact.reporter) in heard),
             key=lambda fact: (fact.link, fact.reporter, fact.counter),
         )
     )
+
+
+def _testifies(topology: Topology, armed: Armed, name: LinkId, reporter: NodeId) -> bool:
+    """Return whether a fact testifies to anything *armed*."""
+    link = topology.fabric.links.get(name)
+    if link is None or link.is_self_loop or reporter not in (link.a.node, link.b.node):
+        return False
+    is_of_node = link.far_end(reporter).node in armed.nodes and name not in armed.ignored
+    return name in armed.links or is_of_node or any(name in risk.links for risk in armed.srlgs.values())

@@ -9,9 +9,9 @@ from erfs.ids import DestinationId, LinkId, NodeId
 from erfs.messages import (
     CONTROLLER,
     Ack,
-    ArmedEntry,
+    Armed,
     CannotReach,
-    Change,
+    ChangeRef,
     DownFact,
     FactRef,
     Group,
@@ -25,7 +25,7 @@ from erfs.messages import (
     Presence,
     Program,
     Route,
-    Witness,
+    Step,
     decode,
     encode,
     sealed,
@@ -66,11 +66,11 @@ E1, E2 = Member(port="e1"), Member(port="e2")
 
 def program(generation: int = 1, *, epoch: int = 1, is_armed: bool = True, listed: tuple[FactRef, ...] = ()) -> Program:
     """Leaf A reaches leaf B by both spines; without *is_armed* nothing is prepared."""
-    armed = ArmedEntry(
-        failure_kind="link",
-        failure=FAR1,
-        witnesses=(Witness(link=FAR1, reporter=NodeId("leafB")), Witness(link=FAR1, reporter=SPINE1)),
-        changes=(Change(destinations=(LEAF_B,), drop=("e1",)),),
+    armed = Armed(
+        reporters=(NodeId("leafB"), SPINE1),
+        sets=((LEAF_B,),),
+        steps=(Step(drop=("e1",)),),
+        links={FAR1: (ChangeRef(0, 0),)},
     )
     return sealed(
         Program(
@@ -83,7 +83,7 @@ def program(generation: int = 1, *, epoch: int = 1, is_armed: bool = True, liste
             ports=PORTS,
             groups=(Group(id=0, members=(E1, E2)),),
             routes=(Route(destination=LEAF_B, group=0),),
-            armed=(armed,) if is_armed else (),
+            armed=armed if is_armed else Armed(),
         )
     )
 
@@ -97,8 +97,11 @@ def program_arrives(found: Program) -> Delivered:
 
 
 def fact_arrives(link: LinkId, reporter: NodeId, counter: int, *, down: bool = True) -> Delivered:
-    fact = DownFact(sender=reporter, link=link, port="p", far_end=NodeId("far"), counter=counter, down=down)
-    return Delivered(Address(Channel.FACT, reporter, "p"), fact)
+    """A fact of an end of *link*; who is none claims to be at its second end."""
+    first, second = (end.split(":") for end in link.split("|"))
+    (_, port), (far_end, _) = (first, second) if reporter == first[0] else (second, first)
+    fact = DownFact(sender=reporter, link=link, port=port, far_end=NodeId(far_end), counter=counter, down=down)
+    return Delivered(Address(Channel.FACT, reporter, port), fact)
 
 
 def health(*ports: PortHealth, seq: int, epoch: int = 0, installed: Installed | None = None) -> Publish:
@@ -644,7 +647,7 @@ def test_a_strangers_fact_is_refused_and_told_once() -> None:
     assert core.handle(fact_arrives(FAR1, NodeId("evil"), 9), 3) == [
         Mark(
             "fact_refused",
-            {"link": FAR1, "reporter": "evil", "reason": "no witness of anything here", "count": 1},
+            {"link": FAR1, "reporter": "evil", "reason": "not an end of this link", "count": 1},
         )
     ]
     again = [core.handle(fact_arrives(FAR1, NodeId("evil"), counter), 3) for counter in range(10, 30)]
@@ -652,17 +655,39 @@ def test_a_strangers_fact_is_refused_and_told_once() -> None:
         [
             Mark(
                 "fact_refused",
-                {"link": FAR1, "reporter": "evil", "reason": "no witness of anything here", "count": 10},
+                {"link": FAR1, "reporter": "evil", "reason": "not an end of this link", "count": 10},
             )
         ]
     ]
     assert core.forwarding.routes == {LEAF_B: (E1, E2)}
 
 
+def test_a_lie_about_another_nodes_link_is_refused_even_of_a_reporter_armed_for() -> None:
+    """Neither with a port of another name, nor with the port's name and another far end."""
+    core = running()
+    other = DownFact(sender=SPINE1, link=LinkId("leafB:e2|spine2:2"), port="2", far_end=SPINE2, counter=1, down=True)
+    wrong_port = DownFact(sender=SPINE1, link=FAR1, port="3", far_end=NodeId("leafB"), counter=1, down=True)
+    wrong_far_end = DownFact(sender=SPINE1, link=FAR1, port="2", far_end=NodeId("leaf"), counter=1, down=True)
+
+    for fact in (other, wrong_port, wrong_far_end):
+        commands = core.handle(Delivered(Address(Channel.FACT, SPINE1, fact.port), fact), 3)
+        assert marks(commands) == (["fact_refused"] if fact is other else [])
+    assert core.forwarding.routes == {LEAF_B: (E1, E2)}
+    assert len(core._unarmed._facts) == 0
+
+
+def test_a_strangers_fact_about_its_own_link_is_refused_too() -> None:
+    told = running().handle(fact_arrives(LinkId("q:9|r:e1"), NodeId("q"), 1), 3)
+
+    assert told == [
+        Mark("fact_refused", {"link": "q:9|r:e1", "reporter": "q", "reason": "no witness of anything here", "count": 1})
+    ]
+
+
 def test_a_neighbours_fact_about_something_else_is_no_offence() -> None:
     core = running()
 
-    assert core.handle(fact_arrives(LinkId("spine1:9|leafQ:e1"), SPINE1, 1), 3) == []
+    assert core.handle(fact_arrives(LinkId("leafQ:e1|spine1:9"), SPINE1, 1), 3) == []
     assert marks(core.handle(fact_arrives(LinkId("q:9|r:e1"), NodeId("q"), 1), 3)) == ["fact_refused"]
 
 
@@ -718,7 +743,7 @@ def test_a_fact_put_aside_by_one_program_counts_again_for_the_next() -> None:
 def test_a_flood_of_strangers_takes_no_more_memory_than_allowed() -> None:
     core = running()
     for number in range(FACTS_MAX + 50):
-        core.handle(fact_arrives(LinkId(f"x{number}"), NodeId(f"evil{number}"), 1), 1)
+        core.handle(fact_arrives(LinkId(f"evil{number}:1|x:1"), NodeId(f"evil{number}"), 1), 1)
 
     assert len(core._unarmed._facts) == FACTS_MAX
 

@@ -9,15 +9,16 @@ from hypothesis import strategies as st
 from erfs.ids import DestinationId, LinkId, NodeId
 from erfs.messages import (
     CONTROLLER,
+    Armed,
     ArmedEntry,
     Change,
     FactRef,
+    FailureKind,
     Group,
     Member,
     PortBinding,
     Program,
     Route,
-    Witness,
 )
 from erfs_agent.forwarding import CompiledProgram, FactSet, Forwarder, Forwarding, forwarding
 
@@ -38,30 +39,23 @@ def ports(found: Forwarding, destination: str) -> tuple[str, ...]:
     return tuple(member.port for member in found.routes[DestinationId(destination)])
 
 
-def entry(
-    failure: str,
-    *changes: Change,
-    witnesses: tuple[tuple[str, str], ...],
-    kind: str = "link",
-) -> ArmedEntry:
-    return ArmedEntry(
-        failure_kind=kind,  # type: ignore[arg-type]
-        failure=failure,
-        witnesses=tuple(Witness(link=LinkId(link), reporter=NodeId(reporter)) for link, reporter in witnesses),
-        changes=changes,
-    )
+def entry(failure: str, *changes: Change, kind: FailureKind = "link", links: tuple[LinkId, ...] = ()) -> ArmedEntry:
+    return ArmedEntry(kind, failure, changes, links)
 
 
 def drop(destination: str, *dropped: str) -> Change:
-    return Change(destinations=(DestinationId(destination),), drop=dropped)
+    return Change((DestinationId(destination),), drop=dropped)
 
 
 def add(destination: str, *added: str) -> Change:
-    return Change(destinations=(DestinationId(destination),), add=members(*added))
+    return Change((DestinationId(destination),), add=members(*added))
 
 
 def program(
-    *armed: ArmedEntry, computed_from: tuple[FactRef, ...] = (), routes: tuple[Route, ...] | None = None
+    *armed: ArmedEntry,
+    computed_from: tuple[FactRef, ...] = (),
+    routes: tuple[Route, ...] | None = None,
+    ignored: tuple[LinkId, ...] = (),
 ) -> Program:
     """Leaf A with three spines: group 0 is all of them, group 1 spine1 alone."""
     return Program(
@@ -76,25 +70,29 @@ def program(
         ),
         groups=(Group(id=0, members=members("e1", "e2", "e3")), Group(id=1, members=members("e1"))),
         routes=routes or (Route(destination=LEAF_B, group=0), Route(destination=LEAF_C, group=0)),
-        armed=armed,
+        armed=Armed(ignored=ignored).with_entries(armed),
     )
 
 
 def facts(*said: tuple[str, str, int, bool]) -> FactSet:
     known = FactSet()
     for link, reporter, counter, down in said:
-        known = known.with_fact(LinkId(link), NodeId(reporter), counter, down)
+        known = known.with_fact(LinkId(link), NodeId(reporter), counter, down, other_end(link, reporter))
     return known
+
+
+def other_end(link: str, reporter: str) -> NodeId:
+    """The far end of *reporter* in links named as all are here."""
+    return next(NodeId(node) for node in (end.partition(":")[0] for end in link.split("|")) if node != reporter)
 
 
 B1 = "leafB:e1|spine1:2"
 B2 = "leafB:e2|spine2:2"
-B_BY_SPINE1 = entry(B1, drop("@leafB", "e1"), witnesses=((B1, "leafB"), (B1, "spine1")))
-B_BY_SPINE2 = entry(B2, drop("@leafB", "e2"), witnesses=((B2, "leafB"), (B2, "spine2")))
+B_BY_SPINE1 = entry(B1, drop("@leafB", "e1"))
+B_BY_SPINE2 = entry(B2, drop("@leafB", "e2"))
 SPINE1 = entry(
     "spine1",
     Change(destinations=(LEAF_B, LEAF_C), drop=("e1",)),
-    witnesses=((B1, "leafB"), ("leafC:e1|spine1:3", "leafC"), ("leafA:e1|spine1:1", "leafA")),
     kind="node",
 )
 
@@ -124,8 +122,8 @@ def test_a_link_stays_failed_while_one_of_its_ends_says_so() -> None:
     assert forwarding(program(B_BY_SPINE1), half, NO_PORTS, NOBODY).active == (B1,)
 
 
-def test_a_fact_of_no_witness_changes_nothing() -> None:
-    strange = facts((B1, "leafX", 1, True), ("leafX:e1|spine1:9", "spine1", 1, True))
+def test_a_fact_about_a_link_that_nothing_is_armed_for_changes_nothing() -> None:
+    strange = facts(("leafX:e1|spine1:9", "spine1", 1, True))
 
     assert forwarding(program(B_BY_SPINE1), strange, NO_PORTS, NOBODY) == forwarding(
         program(B_BY_SPINE1), NO_FACTS, NO_PORTS, NOBODY
@@ -169,20 +167,21 @@ def test_removals_of_several_failures_and_own_ports_combine() -> None:
     assert ports(found, "@leafC") == ("e1", "e2", "e3")
 
 
-ADDS_1 = entry("f1", drop("@leafB", "e1"), add("@leafB", "e2"), witnesses=(("f1", "a"),))
-ADDS_2 = entry("f2", add("@leafB", "e3"), witnesses=(("f2", "b"),))
+F1, F2 = "a:1|c:1", "b:1|c:2"
+ADDS_1 = entry(F1, drop("@leafB", "e1"), add("@leafB", "e2"))
+ADDS_2 = entry(F2, add("@leafB", "e3"))
 NARROW = (Route(destination=LEAF_B, group=1), Route(destination=LEAF_C, group=1))
 
 
 def test_one_entry_may_add() -> None:
-    found = forwarding(program(ADDS_1, ADDS_2, routes=NARROW), facts(("f1", "a", 1, True)), NO_PORTS, NOBODY)
+    found = forwarding(program(ADDS_1, ADDS_2, routes=NARROW), facts((F1, "a", 1, True)), NO_PORTS, NOBODY)
 
     assert ports(found, "@leafB") == ("e2",)
     assert found.last_resort == frozenset()
 
 
 def test_two_entries_that_add_for_one_destination_add_nothing() -> None:
-    both = facts(("f1", "a", 1, True), ("f2", "b", 1, True))
+    both = facts((F1, "a", 1, True), (F2, "b", 1, True))
 
     found = forwarding(program(ADDS_1, ADDS_2, routes=NARROW), both, NO_PORTS, NOBODY)
 
@@ -191,8 +190,8 @@ def test_two_entries_that_add_for_one_destination_add_nothing() -> None:
 
 
 def test_adds_for_different_destinations_do_not_exclude_each_other() -> None:
-    other = entry("f2", add("@leafC", "e3"), witnesses=(("f2", "b"),))
-    both = facts(("f1", "a", 1, True), ("f2", "b", 1, True))
+    other = entry(F2, add("@leafC", "e3"))
+    both = facts((F1, "a", 1, True), (F2, "b", 1, True))
 
     found = forwarding(program(ADDS_1, other, routes=NARROW), both, NO_PORTS, NOBODY)
 
@@ -200,7 +199,7 @@ def test_adds_for_different_destinations_do_not_exclude_each_other() -> None:
 
 
 def test_a_member_that_is_refused_or_over_a_dead_port_is_not_added() -> None:
-    known = facts(("f1", "a", 1, True))
+    known = facts((F1, "a", 1, True))
 
     over_dead = forwarding(program(ADDS_1, routes=NARROW), known, frozenset({"e2"}), NOBODY)
     refused = forwarding(program(ADDS_1, routes=NARROW), known, NO_PORTS, {NodeId("spine2"): frozenset({LEAF_B})})
@@ -210,16 +209,26 @@ def test_a_member_that_is_refused_or_over_a_dead_port_is_not_added() -> None:
 
 def test_the_adds_of_a_nodes_links_are_the_nodes_own() -> None:
     """A dying switch is seen as link failures first; its links' entries must not shut out the node's."""
-    x = ("x", "spine1")
-    y = ("y", "leafC")
-    links = [
-        entry("x", drop("@leafB", "e1"), add("@leafB", "e2"), witnesses=(x,)),
-        entry("y", drop("@leafB", "e1"), add("@leafB", "e2"), witnesses=(y,)),
-    ]
-    node = entry("N", drop("@leafB", "e1"), add("@leafB", "e2"), witnesses=(x, y), kind="node")
+    x, y = "N:1|spine1:4", "N:2|leafC:4"
+    links = [entry(link, drop("@leafB", "e1"), add("@leafB", "e2")) for link in (x, y)]
+    node = entry("N", drop("@leafB", "e1"), add("@leafB", "e2"), kind="node")
+    known = facts((x, "spine1", 1, True), (y, "leafC", 1, True))
 
-    found = forwarding(program(*links, node, routes=NARROW), facts((*x, 1, True), (*y, 1, True)), NO_PORTS, NOBODY)
+    found = forwarding(program(*links, node, routes=NARROW), known, NO_PORTS, NOBODY)
 
+    assert ports(found, "@leafB") == ("e2",)
+
+
+def test_a_dying_nodes_own_last_word_is_no_second_opinion_either() -> None:
+    """N said itself that it lost x before it died; x's entry is covered by the node's all the same."""
+    x, y, z = "N:1|spine1:4", "N:2|leafC:4", "N:3|leafD:4"
+    link = entry(x, drop("@leafB", "e1"), add("@leafB", "e2"))
+    node = entry("N", drop("@leafB", "e1"), add("@leafB", "e2"), kind="node")
+    known = facts((x, "N", 1, True), (y, "leafC", 1, True), (z, "leafD", 1, True))
+
+    found = forwarding(program(link, node, routes=NARROW), known, NO_PORTS, NOBODY)
+
+    assert found.active == (x, "N")[::-1]
     assert ports(found, "@leafB") == ("e2",)
 
 
@@ -233,7 +242,7 @@ def test_one_reporter_does_not_make_a_node_failure() -> None:
 def test_one_reporter_about_two_parallel_links_does_not_make_a_node_failure() -> None:
     """Both cables of one trunk were cut; the spine is fine for everybody else."""
     other = "leafB:e5|spine1:8"
-    node = entry("spine1", drop("@leafC", "e1"), witnesses=((B1, "leafB"), (other, "leafB")), kind="node")
+    node = entry("spine1", drop("@leafC", "e1"), kind="node")
 
     both = facts((B1, "leafB", 1, True), (other, "leafB", 1, True))
 
@@ -241,7 +250,7 @@ def test_one_reporter_about_two_parallel_links_does_not_make_a_node_failure() ->
 
 
 def test_two_ends_of_one_link_do_not_make_a_node_failure() -> None:
-    node = entry("spine1", drop("@leafB", "e1"), witnesses=((B1, "leafB"), (B1, "spine1")), kind="node")
+    node = entry("spine1", drop("@leafB", "e1"), kind="node")
 
     assert (
         forwarding(program(node), facts((B1, "leafB", 1, True), (B1, "spine1", 1, True)), NO_PORTS, NOBODY).active == ()
@@ -261,6 +270,72 @@ def test_the_nodes_own_fact_counts_as_one_of_the_two() -> None:
     own_and_other = facts(("leafA:e1|spine1:1", "leafA", 1, True), (B1, "leafB", 1, True))
 
     assert forwarding(program(SPINE1), own_and_other, frozenset({"e1"}), NOBODY).active == ("spine1",)
+
+
+def test_a_link_that_was_unusable_already_testifies_to_no_node_failure() -> None:
+    """The program was computed without leaf B's link: a late fact about it and one more cut cable are not a dead spine."""
+    two = facts((B1, "leafB", 1, True), ("leafC:e1|spine1:3", "leafC", 1, True))
+
+    assert forwarding(program(SPINE1, ignored=(LinkId(B1),)), two, NO_PORTS, NOBODY).active == ()
+
+
+def test_a_node_does_not_testify_to_its_own_failure() -> None:
+    said = facts(
+        (B1, "spine1", 1, True), ("leafC:e1|spine1:3", "spine1", 1, True), ("leafD:e1|spine1:4", "spine1", 1, True)
+    )
+
+    assert forwarding(program(SPINE1), said, NO_PORTS, NOBODY).active == ()
+
+
+# --- shared-risk groups ----------------------------------------------------------------------------------------------------
+C1 = "leafC:e1|spine1:3"
+TRAY = entry("tray", Change((LEAF_B, LEAF_C), drop=("e1",)), kind="srlg", links=(LinkId(B1), LinkId(C1)))
+
+
+def test_one_link_of_a_risk_group_is_one_link() -> None:
+    both_ends = facts((B1, "leafB", 1, True), (B1, "spine1", 1, True))
+
+    assert forwarding(program(B_BY_SPINE1, TRAY), both_ends, NO_PORTS, NOBODY).active == (B1,)
+
+
+def test_two_links_of_a_risk_group_are_the_group_even_by_one_reporters_word() -> None:
+    by_two = forwarding(program(TRAY), facts((B1, "leafB", 1, True), (C1, "leafC", 1, True)), NO_PORTS, NOBODY)
+    by_one = forwarding(program(TRAY), facts((B1, "spine1", 1, True), (C1, "spine1", 1, True)), NO_PORTS, NOBODY)
+
+    assert by_one == by_two
+    assert by_one.active == ("tray",)
+    assert (ports(by_one, "@leafB"), ports(by_one, "@leafC")) == (("e2", "e3"), ("e2", "e3"))
+
+
+def test_two_failed_links_of_two_risk_groups_are_neither() -> None:
+    groups = [
+        entry("one", drop("@leafB", "e1"), kind="srlg", links=(LinkId(B1), LinkId(B2))),
+        entry("two", drop("@leafB", "e2"), kind="srlg", links=(LinkId(C1), LinkId("leafC:e2|spine2:3"))),
+    ]
+    known = facts((B1, "leafB", 1, True), (C1, "leafC", 1, True))
+
+    assert forwarding(program(*groups), known, NO_PORTS, NOBODY).active == ()
+
+
+def test_the_adds_of_a_risk_groups_links_are_the_groups_own() -> None:
+    links = [entry(link, drop("@leafB", "e1"), add("@leafB", "e2")) for link in (B1, C1)]
+    group = entry("tray", drop("@leafB", "e1"), add("@leafB", "e2"), kind="srlg", links=(LinkId(B1), LinkId(C1)))
+    known = facts((B1, "leafB", 1, True), (C1, "leafC", 1, True))
+
+    found = forwarding(program(*links, group, routes=NARROW), known, NO_PORTS, NOBODY)
+
+    assert ports(found, "@leafB") == ("e2",)
+    assert ports(forwarding(program(*links, routes=NARROW), known, NO_PORTS, NOBODY), "@leafB") == ("e1",)
+
+
+def test_the_adds_of_a_node_and_of_a_risk_group_exclude_each_other() -> None:
+    node = entry("spine1", add("@leafB", "e2"), kind="node")
+    group = entry("tray", add("@leafB", "e3"), kind="srlg", links=(LinkId(B1), LinkId(C1)))
+    known = facts((B1, "leafB", 1, True), (C1, "leafC", 1, True))
+
+    found = forwarding(program(node, group, routes=NARROW), known, NO_PORTS, NOBODY)
+
+    assert (found.active, ports(found, "@leafB")) == (("spine1", "tray"), ("e1",))
 
 
 # --- rule 5: last resort, and what it says upstream -------------------------------------------------------------------------
@@ -316,12 +391,15 @@ def test_the_far_ends_word_stops_the_use_of_a_cable_broken_in_one_direction() ->
     assert ports(found, "@leafB") == ("e1", "e3")
 
 
+ACCESS = "host1:1|leafB:7"
+
+
 # --- endpoints of a class --------------------------------------------------------------------------------------------------
 def test_an_endpoint_without_a_route_gets_one_only_while_it_differs_from_its_class() -> None:
-    host = entry("access", drop("@leafB/host1", "e1"), witnesses=(("access", "leafB"),))
+    host = entry(ACCESS, drop("@leafB/host1", "e1"))
 
-    differs = forwarding(program(host), facts(("access", "leafB", 1, True)), NO_PORTS, NOBODY)
-    same = forwarding(program(host), facts(("access", "leafB", 1, True)), frozenset({"e1"}), NOBODY)
+    differs = forwarding(program(host), facts((ACCESS, "leafB", 1, True)), NO_PORTS, NOBODY)
+    same = forwarding(program(host), facts((ACCESS, "leafB", 1, True)), frozenset({"e1"}), NOBODY)
 
     assert ports(differs, "@leafB/host1") == ("e2", "e3")
     assert ports(differs, "@leafB") == ("e1", "e2", "e3")
@@ -329,8 +407,8 @@ def test_an_endpoint_without_a_route_gets_one_only_while_it_differs_from_its_cla
 
 
 def test_what_a_class_loses_its_endpoints_lose_too() -> None:
-    host = entry("access", drop("@leafB/host1", "e2"), witnesses=(("access", "leafB"),))
-    both = facts(("access", "leafB", 1, True), (B1, "leafB", 1, True))
+    host = entry(ACCESS, drop("@leafB/host1", "e2"))
+    both = facts((ACCESS, "leafB", 1, True), (B1, "leafB", 1, True))
 
     found = forwarding(program(host, B_BY_SPINE1), both, NO_PORTS, NOBODY)
 
@@ -373,20 +451,22 @@ PORTS = ["e1", "e2", "e3", "e4"]
 
 port_lists = st.lists(st.sampled_from(PORTS), unique=True, max_size=3)
 changes = st.builds(
-    lambda destinations, dropped, added: Change(
-        destinations=tuple(destinations), drop=tuple(dropped), add=members(*added)
-    ),
+    lambda destinations, dropped, added: Change(tuple(sorted(destinations)), tuple(dropped), members(*added)),
     st.lists(st.sampled_from(DESTINATIONS), unique=True, min_size=1, max_size=3),
     port_lists,
     port_lists,
 )
-witnesses = st.builds(Witness, link=st.sampled_from(LINKS), reporter=st.sampled_from(NODES))
-entries = st.builds(
-    ArmedEntry,
-    failure_kind=st.sampled_from(["link", "node"]),
-    failure=st.sampled_from([*LINKS, *NODES]),
-    witnesses=st.lists(witnesses, min_size=1, max_size=4).map(tuple),
-    changes=st.lists(changes, max_size=3).map(tuple),
+some_changes = st.lists(changes, max_size=3).map(tuple)
+entries = st.one_of(
+    st.builds(ArmedEntry, st.just("link"), st.sampled_from(LINKS), some_changes),
+    st.builds(ArmedEntry, st.just("node"), st.sampled_from(NODES), some_changes),
+    st.builds(
+        ArmedEntry,
+        st.just("srlg"),
+        st.sampled_from(["tray", "power"]),
+        some_changes,
+        st.lists(st.sampled_from(LINKS), unique=True, min_size=2, max_size=4).map(lambda links: tuple(sorted(links))),
+    ),
 )
 words = st.tuples(
     st.sampled_from(LINKS), st.sampled_from(NODES), st.integers(1, 4), st.booleans(), st.sampled_from(NODES)
@@ -413,7 +493,9 @@ def programs(draw: st.DrawFn) -> Program:
             Route(destination=destination, group=group, has_detour=destination in detours)
             for destination, group in routes.items()
         ),
-        armed=tuple(draw(st.lists(entries, max_size=5))),
+        armed=Armed(ignored=tuple(draw(st.sets(st.sampled_from(LINKS), max_size=2)))).with_entries(
+            draw(st.lists(entries, max_size=6))
+        ),
     )
 
 
@@ -464,6 +546,16 @@ def test_forwarding_kept_up_to_date_is_forwarding_worked_out_anew(
 
         assert found == anew
         assert list(found.routes) == list(anew.routes) == sorted(anew.routes)
+
+
+def test_what_is_added_by_a_port_comes_back_with_the_port() -> None:
+    """Found by the property above: no member of the program uses that port, only what an entry adds."""
+    some = program(ADDS_1, routes=NARROW)
+    kept = Forwarder(CompiledProgram(some))
+    known = facts((F1, "a", 1, True))
+
+    for ports_down in (frozenset({"e2"}), NO_PORTS):
+        assert kept.update(known, ports_down, NOBODY) == forwarding(some, known, ports_down, NOBODY)
 
 
 @given(programs(), situations)

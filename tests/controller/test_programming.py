@@ -381,7 +381,7 @@ def test_an_answer_of_a_node_that_the_fabric_lacks_is_told(kit, leaf_spine) -> N
 def test_without_protection_nothing_is_armed(kit, leaf_spine) -> None:  # type: ignore[no-untyped-def]
     bench = kit.bench(leaf_spine, timers=ControllerTimers(is_protecting=False))
     bench.lead()
-    assert all(program.armed == () for program in bench.programs.values())
+    assert not any(program.armed for program in bench.programs.values())
     armed = kit.bench(leaf_spine)
     armed.lead()
     assert any(program.armed for program in armed.programs.values())

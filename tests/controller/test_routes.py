@@ -56,14 +56,16 @@ def test_programs_that_differ_in_their_facts_alone_do_the_same_work(kit, leaf_sp
     assert all(kept[node] is program for node, program in one.programs.items())
 
 
-def test_no_program_has_a_witness_for_a_link_it_was_computed_without(kit, fat_tree) -> None:  # type: ignore[no-untyped-def]
+def test_no_program_is_armed_for_a_link_it_was_computed_without(kit, fat_tree) -> None:  # type: ignore[no-untyped-def]
     """This is what makes it safe not to compute anew for the second end's fact: no entry could be moved by it."""
     bench = kit.bench(fat_tree)
     routes = Routes(fat_tree, ControllerTimers())
     for link in (bench.link("core0-0", "pod0-agg0"), bench.link("pod0-agg0", "pod0-edge0")):
         computed = routes.compute(frozenset([link]), ())
-        armed = [entry for program in computed.programs.values() for entry in program.armed]
-        assert link not in {witness.link for entry in armed for witness in entry.witnesses}
+        for program in computed.programs.values():
+            ends = {end.node for end in fat_tree.links[link].ends}
+            assert link not in program.armed.links
+            assert link in program.armed.ignored or not ends & program.armed.nodes.keys()
     assert any(program.armed for program in computed.programs.values())
 
 

@@ -9,13 +9,13 @@ from typing import Final, get_args
 
 import pytest
 
-from erfs.ids import DestinationId, LinkId, NodeId
+from erfs.ids import DestinationId, LinkId, NodeId, SrlgId
 from erfs.messages import (
     CONTROLLER,
     Ack,
-    ArmedEntry,
+    Armed,
     CannotReach,
-    Change,
+    ChangeRef,
     Confirm,
     DownFact,
     FactRef,
@@ -30,7 +30,8 @@ from erfs.messages import (
     Presence,
     Program,
     Route,
-    Witness,
+    SharedRisk,
+    Step,
     decode,
     encode,
     sealed,
@@ -57,15 +58,18 @@ PROGRAM = sealed(
             Route(destination=DestinationId("@leaf2"), group=0),
             Route(destination=DestinationId("@leaf1/host1"), group=0, has_detour=False),
         ),
-        armed=(
-            ArmedEntry(
-                failure_kind="link",
-                failure=FAR_LINK,
-                witnesses=(Witness(link=FAR_LINK, reporter=NodeId("spine1")),),
-                changes=(
-                    Change(destinations=(DestinationId("@leaf2"),), drop=("e1",), add=(Member(port="e3", weight=2),)),
-                ),
-            ),
+        armed=Armed(
+            reporters=(NodeId("leaf2"), NodeId("spine1"), NodeId("spine2")),
+            ignored=(LinkId("leaf3:e1|spine1:e3"),),
+            sets=((DestinationId("@leaf2"),), (DestinationId("@leaf2"), DestinationId("@leaf4"))),
+            steps=(Step(drop=("e1",), add=(Member(port="e3", weight=2),)), Step(drop=("e1",))),
+            links={FAR_LINK: (ChangeRef(0, 0),)},
+            nodes={NodeId("spine1"): (ChangeRef(1, 1),)},
+            srlgs={
+                SrlgId("tray 7"): SharedRisk(
+                    links=(FAR_LINK, LinkId("leaf2:e2|spine2:e2")), changes=(ChangeRef(0, 0), ChangeRef(1, 1))
+                )
+            },
         ),
     )
 )

@@ -229,7 +229,7 @@ def test_a_fact_about_a_link_still_in_use_is_listed_by_whoever_is_armed_for_it()
     armed = {
         node
         for node, program in programs.items()
-        if any(witness.link == link.id for entry in program.armed for witness in entry.witnesses)
+        if link.id in program.armed.links or link.b.node in program.armed.nodes
     }
     assert listing == armed | {link.a.node, link.b.node}
     assert armed

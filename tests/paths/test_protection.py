@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from erfs.fabric import is_valley_free_required
 from erfs.generators import generate
 from erfs.ids import LinkId, NodeId
-from erfs.messages import ArmedEntry, Program, Witness
+from erfs.messages import ArmedEntry, Program
 from erfs.paths import Topology, compute
 from tests.paths.fabrics import Draft, fabrics
 
@@ -14,7 +14,7 @@ ALL_UP: frozenset[LinkId] = frozenset()
 
 
 def entries_of(program: Program) -> dict[str, ArmedEntry]:
-    return {entry.failure: entry for entry in program.armed}
+    return {entry.failure: entry for entry in program.armed.entries()}
 
 
 def steps_of(entry: ArmedEntry) -> list[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]:
@@ -42,26 +42,29 @@ def test_a_leafs_uplink_arms_the_other_leaves_alone() -> None:
     entry = entries_of(programs[NodeId("leaf1")])[link]
     assert steps_of(entry) == [(("@leaf0",), ("p1",), ())]
     assert entry.failure_kind == "link"
-    assert entry.witnesses == (
-        Witness(link=link, reporter=NodeId("leaf0")),
-        Witness(link=link, reporter=NodeId("spine0")),
-    )
 
 
-def test_a_switchs_entry_names_all_who_can_testify() -> None:
-    """Over each usable link whoever is at the far end; an unusable link has nothing to tell."""
+def test_a_program_names_all_whose_word_it_waits_for_and_what_they_cannot_testify_to() -> None:
+    """Of a link both ends, of a switch whoever is at its far ends; a link that is unusable has nothing to tell any more."""
     draft, links = leaf_spine_by_hand()
-    fabric = draft.fabric()
-    topology = Topology(fabric)
+    topology = Topology(draft.fabric())
     spine = NodeId("spine0")
-    whole = entries_of(compute(topology, unusable=ALL_UP).programs[NodeId("leaf1")])[spine]
-    assert whole.failure_kind == "node"
-    assert {(witness.link, witness.reporter) for witness in whole.witnesses} == {
-        (links[f"leaf{index}-spine0"], f"leaf{index}") for index in range(3)
-    }
-    assert steps_of(whole) == [(("@leaf0", "@leaf2"), ("p1",), ())]
-    less = compute(topology, unusable=frozenset({links["leaf0-spine0"]})).programs[NodeId("leaf1")]
-    assert {witness.reporter for witness in entries_of(less)[spine].witnesses} == {"leaf1", "leaf2"}
+    whole = compute(topology, unusable=ALL_UP).programs[NodeId("leaf1")]
+    assert whole.armed.reporters == ("h0", "h2", "leaf0", "leaf2", "spine0", "spine1")
+    assert whole.armed.ignored == ()
+    assert steps_of(entries_of(whole)[spine]) == [(("@leaf0", "@leaf2"), ("p1",), ())]
+    lost = links["leaf0-spine0"]
+    less = compute(topology, unusable=frozenset({lost})).programs[NodeId("leaf1")]
+    assert less.armed.ignored == (lost,)
+    assert spine in less.armed.nodes
+
+
+def test_two_leaves_left_on_a_switch_are_enough_to_testify_and_one_is_not() -> None:
+    draft, links = leaf_spine_by_hand()
+    topology = Topology(draft.fabric())
+    one_left = frozenset({links["leaf0-spine0"], links["leaf2-spine0"]})
+    programs = compute(topology, unusable=one_left).programs
+    assert not any("spine0" in program.armed.nodes for program in programs.values())
 
 
 def test_the_second_of_two_parallel_cables_needs_nobodys_help() -> None:
@@ -164,11 +167,11 @@ def test_entries_are_in_order_name_usable_failures_and_change_something(data: st
     unusable = frozenset(data.draw(st.lists(st.sampled_from(sorted(fabric.links)), max_size=3)))
     for node, program in compute(Topology(fabric), unusable=unusable).programs.items():
         own = {port.port: port.link for port in program.ports}
-        keys = [(entry.failure_kind, entry.failure) for entry in program.armed]
+        keys = [(entry.failure_kind, entry.failure) for entry in program.armed.entries()]
         assert keys == sorted(set(keys))
-        for entry in program.armed:
+        for entry in program.armed.entries():
             assert entry.changes
-            assert not {witness.link for witness in entry.witnesses} & unusable
+            assert entry.failure not in unusable
             for change in entry.changes:
                 ports = {*change.drop, *(member.port for member in change.add)}
                 assert ports
@@ -176,8 +179,29 @@ def test_entries_are_in_order_name_usable_failures_and_change_something(data: st
                 assert change.destinations == tuple(sorted(set(change.destinations)))
             if entry.failure_kind == "node":
                 assert entry.failure != node
-                assert len({witness.reporter for witness in entry.witnesses}) > 1
-                assert entry.failure in {fabric.links[w.link].far_end(w.reporter).node for w in entry.witnesses}
+                links = [link for link in fabric.links_of[NodeId(entry.failure)] if not link.is_self_loop]
+                witnesses = {link.far_end(NodeId(entry.failure)).node for link in links if link.id not in unusable}
+                assert len(witnesses) > 1
+                assert witnesses - {node} <= set(program.armed.reporters)
+                assert unusable & {link.id for link in links} <= set(program.armed.ignored)
+            else:
+                assert {end.node for end in fabric.links[LinkId(entry.failure)].ends} - {node} <= set(
+                    program.armed.reporters
+                )
+        assert set(program.armed.ignored) <= unusable
+        assert node not in program.armed.reporters
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_sets_and_steps_are_there_once_and_numbered_as_they_are_used(data: st.DataObject) -> None:
+    fabric = data.draw(fabrics())
+    unusable = frozenset(data.draw(st.lists(st.sampled_from(sorted(fabric.links)), max_size=3)))
+    for program in compute(Topology(fabric), unusable=unusable).programs.values():
+        armed = program.armed
+        assert armed.with_entries(armed.entries()) == armed
+        assert list(armed.links) == sorted(armed.links)
+        assert list(armed.nodes) == sorted(armed.nodes)
 
 
 @given(st.data())
@@ -188,7 +212,7 @@ def test_where_valleys_are_forbidden_switches_only_remove(data: st.DataObject) -
     adding = {
         node
         for node, program in programs.items()
-        if any(change.add for entry in program.armed for change in entry.changes)
+        if any(change.add for entry in program.armed.entries() for change in entry.changes)
     }
     if is_valley_free_required(fabric):
         assert not any(fabric.nodes[node].is_switch for node in adding)

@@ -395,10 +395,10 @@ def test_a_nodes_entry_covers_its_links_entries(data: st.DataObject) -> None:
                 for destination in change.destinations
                 for port in change.drop
             }
-            for entry in program.armed
+            for entry in program.armed.entries()
         }
         covered: dict[NodeId, set[tuple[DestinationId, str]]] = {}
-        for entry in program.armed:
+        for entry in program.armed.entries():
             if entry.failure_kind == "link":
                 for end in fabric.links[LinkId(entry.failure)].ends:
                     if fabric.nodes[end.node].is_switch and end.node != node:
@@ -461,7 +461,7 @@ def test_additions_of_all_failures_together_are_acyclic(data: st.DataObject) -> 
     programs = compute(Topology(fabric), unusable=NO_FAILURE).programs
     tables = {node: dict(table) for node, table in tables_of(programs).items()}
     for node, program in programs.items():
-        for entry in program.armed:
+        for entry in program.armed.entries():
             for change in entry.changes:
                 for destination in change.destinations:
                     if change.add:
