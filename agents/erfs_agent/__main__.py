@@ -29,7 +29,8 @@ from erfs.messages import Member
 from erfs.topics import Topics
 from erfs.units import MS
 from erfs_agent.aio.runtime import AgentRuntime, log_mark
-from erfs_agent.aio.sessions import UdpSessions, be_realtime
+from erfs_agent.aio.session_process import SessionProcess, Setup
+from erfs_agent.aio.sessions import PortSessions, UdpSessions, be_realtime
 from erfs_agent.aio.store import FileStore
 from erfs_agent.core import AgentCore
 from erfs_agent.drivers.base import Driver
@@ -218,19 +219,24 @@ def _devices(settings: AgentSettings) -> dict[str, str]:
     return {port: found.device for port, found in addressing.nodes[NodeId(settings.node)].ports.items()}
 
 
-def _sessions(settings: AgentSettings) -> UdpSessions | None:
+def _sessions(settings: AgentSettings) -> PortSessions | None:
     """Return the sessions of the ports that have an addressing, None if no port has."""
     devices = _devices(settings)
-    ends = settings.session_ends(devices)
+    ends, shared = settings.session_ends(devices), settings.sessions
+    wires = settings.session_wires(devices)
     if not ends:
         return None
-    if settings.sessions.realtime_priority:
-        be_realtime(settings.sessions.realtime_priority)
     try:
         core = Sessions(NodeId(settings.node), ends, SystemRandom())
     except FabricError as error:
         raise ConfigError(settings.node, [Problem(0, str(error))]) from None
-    return UdpSessions(core, settings.session_wires(devices), on_mark=log_mark, dscp=settings.sessions.dscp)
+    if shared.own_process:
+        priority = shared.realtime_priority
+        setup = Setup(NodeId(settings.node), ends, wires, shared.dscp, priority, settings.log.level)
+        return SessionProcess(setup, on_mark=log_mark)
+    if shared.realtime_priority:
+        be_realtime(shared.realtime_priority)
+    return UdpSessions(core, wires, on_mark=log_mark, dscp=shared.dscp)
 
 
 def _last_state(store: FileStore | None) -> AgentState:
@@ -248,7 +254,7 @@ def _last_state(store: FileStore | None) -> AgentState:
 class _Reload:
     """What a running agent does on SIGHUP."""
 
-    def __init__(self, settings: AgentSettings, path: Path, sessions: UdpSessions | None) -> None:
+    def __init__(self, settings: AgentSettings, path: Path, sessions: PortSessions | None) -> None:
         self._settings = settings
         self._path = path
         self._sessions = sessions

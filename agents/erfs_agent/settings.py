@@ -121,6 +121,8 @@ class SessionSettings(_Section):
     enabled: bool = True
     udp_port: int = Field(default=49784, ge=1, le=65535)
     dscp: int = Field(default=48, ge=0, le=63)
+    own_process: bool = True
+    """False: in the agent's process, whose work can hold them up longer than neighbours wait; for laboratories."""
     realtime_priority: int = Field(default=0, ge=0, le=50)
 
 

@@ -224,7 +224,26 @@ def test_a_link_with_both_ends_here_can_have_no_session(config: Path) -> None:
     assert "a session cannot tell them apart" in done.stderr
 
 
+def test_a_killed_agent_does_not_take_its_links_with_it(config: Path) -> None:
+    """Its tables still forward; its session process says goodbye for it."""
+    with two_daemons(config) as (leaf, spine):
+        leaf.process.kill()
+        assert spine.await_event("session_paused")["far_end"] == "leaf1"
+
+
 def test_two_daemons_bring_their_session_up_and_take_new_intervals(config: Path) -> None:
+    with two_daemons(config) as (leaf, spine):
+        config.write_text(config.read_text().replace('"20 ms"', '"30 ms"'))
+        leaf.process.send_signal(signal.SIGHUP)
+        assert leaf.await_event("config_reloaded")["applied"] == ["session_timing"]
+        assert leaf.end() == 0
+        assert spine.await_event("session_paused")["far_end"] == "leaf1"
+        assert spine.end() == 0
+
+
+@contextmanager
+def two_daemons(config: Path) -> Iterator[tuple[Daemon, Daemon]]:
+    """A leaf and a spine whose session is up."""
     near, far = free_port(), free_port()
     text = config.read_text() + '[session_timing.default]\ninterval = "20 ms"\n'
 
@@ -240,12 +259,7 @@ def test_two_daemons_bring_their_session_up_and_take_new_intervals(config: Path)
     with daemon(config) as leaf, daemon(other) as spine:
         assert leaf.await_event("session_up")["far_end"] == "spine1"
         spine.await_event("session_up")
-        config.write_text(config.read_text().replace('"20 ms"', '"30 ms"'))
-        leaf.process.send_signal(signal.SIGHUP)
-        assert leaf.await_event("config_reloaded")["applied"] == ["session_timing"]
-        assert leaf.end() == 0
-        assert spine.await_event("session_paused")["far_end"] == "leaf1"
-        assert spine.end() == 0
+        yield leaf, spine
 
 
 def test_the_environment_overrides_the_file(config: Path) -> None:

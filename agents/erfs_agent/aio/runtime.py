@@ -17,7 +17,7 @@ import structlog
 from erfs.aio import edge
 from erfs.ports import Bus, BusConnected, BusLost, Incoming, Mark, Publish, Subscribe, TimerFired
 from erfs.topics import Topics
-from erfs_agent.aio.sessions import UdpSessions
+from erfs_agent.aio.sessions import PortSessions
 from erfs_agent.aio.store import Store
 from erfs_agent.core import AgentCommand, AgentCore, AgentEvent, AgentTimers, Persist, PortChanged, WriteRoutes
 from erfs_agent.drivers.base import Driver
@@ -56,7 +56,7 @@ class AgentRuntime:
         driver: Driver,
         bus: Bus,
         store: Store | None = None,
-        sessions: UdpSessions | None = None,
+        sessions: PortSessions | None = None,
         *,
         topics: Topics | None = None,
         on_mark: OnMark = log_mark,

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, assert_never
+from typing import Final, Protocol, assert_never
 
 import structlog
 
@@ -49,6 +49,30 @@ _REOPEN_NS: Final = 250 * MS
 _PASSING: Final = frozenset(
     {errno.ECONNREFUSED, errno.EAGAIN, errno.ENOBUFS, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EPERM, errno.EINTR}
 )
+
+
+OnChange = Callable[[SessionUp | SessionDown], None]
+
+
+class PortSessions(Protocol):
+    """The sessions of a node, wherever they run: `UdpSessions` in this process, `SessionProcess` in one of their own."""
+
+    ports: frozenset[str]
+    on_change: OnChange
+    on_error: Callable[[Exception], None]
+    """An invariant broke, and the sessions have ended."""
+
+    def start(self) -> None:
+        """Begin, in the running loop."""
+
+    def stop(self) -> None:
+        """End on purpose: the neighbours are told to go on without."""
+
+    def abandon(self) -> None:
+        """End as if the node had died; harmless if not running."""
+
+    def retime(self, timings: Mapping[str, SessionTiming]) -> None:
+        """Use other intervals from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +126,8 @@ class UdpSessions:
         self.core = core
         self.send_errors = 0
         self.ports = frozenset(wires)
-        self.on_change: Callable[[SessionUp | SessionDown], None] = _nobody_listens
-        self.on_error: Callable[[Exception], None] = _nobody_catches
+        self.on_change: OnChange = nobody_listens
+        self.on_error: Callable[[Exception], None] = nobody_catches
         self._dscp = dscp
         self._on_mark = on_mark
         self._clock_ns = clock_ns
@@ -332,9 +356,10 @@ def be_realtime(priority: int) -> None:
         _log.warning("realtime_refused", priority=priority, reason=str(error))
 
 
-def _nobody_listens(change: SessionUp | SessionDown) -> None:
+def nobody_listens(change: SessionUp | SessionDown) -> None:
     """Stand for the time before an agent listens."""
 
 
-def _nobody_catches(error: Exception) -> None:
+def nobody_catches(error: Exception) -> None:
+    """Stand for the time before somebody runs the agent."""
     raise error
