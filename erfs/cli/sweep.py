@@ -309,10 +309,16 @@ def _dask(address: str) -> "Iterator[Workers]":
 
         if not client.scheduler_info()["workers"]:
             raise click.UsageError(f"the Dask scheduler at {address} has no workers")
-        ground, failures = client.scatter(list(work), broadcast=True)
-        found = [client.submit(answer, ground, failures, piece, pure=False) for piece in todo]
-        for future in found:
-            yield future.result()
+        try:
+            ground, failures = client.scatter(list(work), broadcast=True)
+            found = [client.submit(answer, ground, failures, piece, pure=False) for piece in todo]
+            for future in found:
+                yield future.result()
+        except Exception as error:  # noqa: BLE001 -- a worker's failure arrives as any exception at all
+            message = (
+                f"the Dask workers at {address} failed ({error!r}): they need erfs[{EXTRA}], the same version as here"
+            )
+            raise ErfsError(message) from None
 
     with client:
         yield answers

@@ -1,6 +1,9 @@
 """Does `erfs paths` behave at the command line?"""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -107,3 +110,19 @@ def test_a_name_means_its_node_unless_it_repeats(run_erfs: Erfs, tmp_path: Path)
     code, _, err = run_erfs("paths", path, "Left", "Twin")
     assert code == 64
     assert '2 nodes are named "Twin": give the id of one, such as leaf1, leaf2' in err
+
+
+def test_the_hash_seed_changes_nothing(tree: Path) -> None:
+    arguments = [sys.executable, "-m", "erfs", "paths", str(tree), *hosts(tree), "--disjoint", "--json"]
+    outputs = {
+        subprocess.run(
+            arguments,
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        for seed in ("0", "1", "2")
+    }
+    assert len(outputs) == 1

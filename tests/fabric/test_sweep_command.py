@@ -212,6 +212,34 @@ def test_a_scheduler_that_is_not_one_is_refused(run_erfs: Erfs, pod: Path) -> No
     assert '"localhost" is not tcp://HOST:PORT' in err
 
 
+def test_workers_that_are_not_there_or_cannot_do_it_are_told_of(run_erfs: Erfs, pod: Path, tmp_path: Path) -> None:
+    """First none; then one in an environment of its own, where there is no erfs."""
+    distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")
+    (tmp_path / "erfs.py").write_text("raise ImportError('no erfs here')")
+    with distributed.LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address=None) as cluster:
+        address = cluster.scheduler_address
+        code, out, err = run_erfs("sweep", pod, "--json", "--scheduler", address)
+        assert (code, out) == (64, "")
+        assert f"the Dask scheduler at {address} has no workers" in err
+
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-nanny", "--no-dashboard"],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(tmp_path)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            with distributed.Client(address) as client:
+                client.wait_for_workers(1, timeout=60)
+            code, out, err = run_erfs("sweep", pod, "--json", "--scheduler", address)
+        finally:
+            worker.kill()
+            worker.wait(timeout=20)
+    assert (code, out) == (70, "")
+    assert "they need erfs[dask], the same version as here" in err
+
+
 def test_ctrl_c_ends_it_and_its_workers_without_a_traceback(tmp_path: Path) -> None:
     path = tmp_path / "torus.json"
     path.write_text(write_fabric(generate("torus", {"dims": (12, 12, 8)}), "node-link"), encoding="utf-8")
