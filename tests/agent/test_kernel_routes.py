@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from erfs.errors import Bug
 from erfs.ids import DestinationId
 from erfs.messages import Member
 from erfs_agent.drivers.kernel_objects import (
@@ -523,3 +524,57 @@ def test_removals_are_asked_for_only_when_everything_else_is_in() -> None:
         core.answered(write)
     assert core.writes(is_urgent=True) == []
     assert [type(write) for write in core.writes()] == [RemoveObject]
+
+
+def test_what_is_to_be_kept_resolved_are_the_gateways_of_the_ports_that_are_up() -> None:
+    core, plane = started(numbered=True)
+    core.link_changed(plane.set_carrier(101, is_up=False))
+
+    assert core.devices() == {"e0": "swp0", "e1": "swp1", "e2": "swp2"}
+    assert core.neighbours("e1") == []
+    first, second = core.neighbours("e0")
+    assert (first, second) == ((100, bytes([10, 9, 0, 1])), (100, b"\xfe\x80" + bytes(14)))
+    assert [ifindex for ifindex, _ in core.neighbours()] == [100, 100, 102, 102]
+    assert (core.port_at(102), core.port_at(7)) == ("e2", None)
+
+
+def test_ours_are_the_objects_that_the_kernel_should_hold() -> None:
+    core, plane = started()
+    assert all(core.is_ours(id_) for id_ in (*plane.hops, *plane.groups))
+    assert not core.is_ours(7)
+
+
+def test_interfaces_that_are_no_ports_and_ends_of_older_ones_are_no_news() -> None:
+    core, plane = started()
+
+    assert core.link_changed(LinkState(1, "eth0", is_up=False, is_flushed=True)) is None
+    assert core.link_changed(LinkState(55, "swp1", is_up=False, is_flushed=True, is_gone=True)) is None
+    assert core.ports()["e1"]
+    assert plane.served("10.1.0.0/24") == (100, 101)
+
+
+def test_of_two_equal_objects_of_ours_one_is_left_over() -> None:
+    _, plane = started()
+    hop = next(hop for hop in plane.hops.values() if hop.ifindex == 101)
+    twin = NextHopObject(hop.id + 1, hop.protocol, hop.ifindex, hop.gateway)
+    plane.hops[twin.id] = twin
+
+    again = agent_of(plane)
+    again.want(wanted_of(a=members(0, 1), b=members(1, 2)), ())
+
+    assert settle(again, plane) == ""
+    assert plane.log == [RemoveObject(twin.id)]
+
+
+def test_a_table_in_which_no_number_is_left_is_a_bug_and_no_endless_search() -> None:
+    plane = kernel()
+    core = agent_of(plane)
+    core.want(wanted_of(a=members(0)), ())
+    first = core.writes()[0]
+    assert isinstance(first, PutHop)
+    for step in range(64):
+        plane.hops[first.id + step] = NextHopObject(first.id + step, FOREIGN, 999)
+    core.read_back(plane.state())
+
+    with pytest.raises(Bug, match="no number left"):
+        core.writes()

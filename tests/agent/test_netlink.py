@@ -281,3 +281,38 @@ def test_a_dry_run_names_the_commands() -> None:
         "ip route del fd01::/64 protocol 229 metric 20",
         "ip nexthop del id 10",
     ]
+
+
+def test_our_questions_are_the_bytes_that_pyroute2_makes() -> None:
+    dump = 0x1 | 0x300
+    assert netlink.ask_links(5) == made(ifinfmsg, 18, dump, 5, attrs=[("IFLA_EXT_MASK", 8)])
+    assert netlink.ask_link(7, 5) == made(ifinfmsg, 18, 1, 5, index=7)
+    assert netlink.ask_next_hops(5) == made(nhmsg, 106, dump, 5)
+    assert netlink.ask_routes(IPV6, STAMP, 5) == made(rtmsg, 26, dump, 5, family=IPV6, table=254, proto=229)
+    question = made(ndmsg, 30, 1, 5, family=IPV4, ifindex=7, attrs=[("NDA_DST", "10.9.0.1")])
+    assert netlink.ask_neighbour(7, bytes([10, 9, 0, 1]), 5) == question
+
+
+def test_a_neighbour_is_read_with_its_state_and_whether_it_is_kept() -> None:
+    attributes = [("NDA_DST", "fe80::1"), ("NDA_LLADDR", "00:01:02:03:04:05")]
+    plain = made(ndmsg, 28, 0, 5, family=IPV6, ifindex=7, state=2, attrs=attributes)
+    kept = made(ndmsg, 28, 0, 5, family=IPV6, ifindex=7, state=2, attrs=[*attributes, ("NDA_FLAGS_EXT", 1)])
+
+    assert netlink.neighbour(raw(plain)) == Neighbour(netlink.NUD_REACHABLE, bytes(range(6)), is_managed=False)
+    assert netlink.neighbour(raw(kept)).is_managed
+    assert netlink.encode_neighbour(7, FE80_1, STAMP, None, 5) == made(
+        ndmsg, 28, 0x1 | 0x4 | 0x500, 5, family=IPV6, ifindex=7, state=0,
+        attrs=[("NDA_DST", "fe80::1"), ("NDA_FLAGS_EXT", 1), ("NDA_PROTOCOL", 229)],
+    )  # fmt: skip
+
+
+def test_counters_are_read_by_name_as_many_as_the_kernel_has() -> None:
+    data = made(ifinfmsg, 16, 0, 0, index=7, attrs=[("IFLA_IFNAME", "swp1")])
+    values = struct.pack("=7Q", *range(7))
+    more = struct.pack("=HH", 4 + len(values), 23) + values
+    longer = struct.pack("=I", len(data) + len(more)) + data[4:] + more
+
+    assert netlink.counters(raw(longer)) == {
+        "rx_packets": 0, "tx_packets": 1, "rx_bytes": 2, "tx_bytes": 3, "rx_errors": 4, "tx_errors": 5, "rx_dropped": 6
+    }  # fmt: skip
+    assert netlink.counters(raw(data)) == {}
