@@ -4,7 +4,7 @@ Rule 1: a node's entries depend on its rows, its ports and the failures they nam
 Rule 2: nothing here decides what to change.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -53,6 +53,17 @@ class _Numbering(dict[_T, int]):
         return number
 
 
+class _Made(dict[int, tuple[_Case, ...]]):
+    """What *make* makes of each number that is asked for."""
+
+    def __init__(self, make: Callable[[int], tuple[_Case, ...]]) -> None:
+        self._make = make
+
+    def __missing__(self, number: int) -> tuple[_Case, ...]:
+        found = self[number] = self._make(number)
+        return found
+
+
 # Lasting numbers of risk groups go down from here, below those of sources.
 _FIRST_SRLG: Final = -(1 << 40)
 
@@ -75,7 +86,7 @@ class Armourer:
         self._situation = situation
         self._armory = armory
         self._mint = mint
-        self._cases: dict[int, tuple[_Case, ...]] = {}
+        self._cases = _Made(lambda number: tuple(self._make_cases(armory.failures[number])))
         self._changes: dict[tuple[DestinationId | None, tuple[_Part, ...]], _Numbers] = {}
         self._changes_of_code: dict[tuple[DestinationId | None, int | tuple[int, ...]], _Numbers] = {}
         self._destinations = _Numbering[tuple[DestinationId, ...]]()
@@ -137,11 +148,11 @@ class Armourer:
     def of_switch(self, switch: int) -> Outfit:
         """Return what a switch is armed for."""
         found: list[tuple[_Case, _Numbers]] = []
-        codes, starts, known = self._codes, self._starts, self._changes_of_code
+        codes, starts, known, cases_of = self._codes, self._starts, self._changes_of_code, self._cases
         for at in range(self._first_of_node[switch], self._first_of_node[switch + 1]):
             start, stop = starts[at], starts[at + 1]
             key = codes[start] if stop - start == 1 else tuple(codes[start:stop])
-            for case in self._cases_of(self._failures[at]):
+            for case in cases_of[self._failures[at]]:
                 changes = known.get((case.only, key))
                 if changes is None:
                     changes = known[case.only, key] = self._changes_for(self._parts(key, None), case.only)
@@ -165,7 +176,7 @@ class Armourer:
                 links = self._access_by_switch(endpoint)[int(situation.mesh.target[gone.subject])]
                 cases = self._access_cases(endpoint, links, None)
             else:
-                cases = self._cases_of(failure)
+                cases = self._cases[failure]
             found += [(case, self._changes_for(parts, case.only)) for case in cases if case.only != itself]
         return self._outfit(endpoint, found)
 
@@ -177,15 +188,11 @@ class Armourer:
         """Return the entries *found*, sets and steps numbered anew in the order of their first use."""
         if self._has_templates:
             found.sort(key=lambda item: (_KINDS.index(item[0].kind), item[0].id))
-        sets: dict[int, int] = {}
-        steps: dict[int, int] = {}
+        sets, steps = _Numbering[int](), _Numbering[int]()
         refs = self._mint.refs
         of_kind: dict[_Kind, dict[Any, Refs]] = {kind: {} for kind in _KINDS}
         for case, changes in found:
-            places = tuple(
-                [(sets.setdefault(put, len(sets)), steps.setdefault(step, len(steps))) for put, step in changes]
-            )
-            of_kind[case.kind][case.id] = refs(places)
+            of_kind[case.kind][case.id] = refs[tuple([(sets[put], steps[step]) for put, step in changes])]
         reporters = set[NodeId]().union(*[case.reporters for case, _ in found])
         reporters.discard(node)
         ignored = {link for case, _ in found for link in case.ignored}
@@ -202,12 +209,6 @@ class Armourer:
         )
 
     # --- failures ----------------------------------------------------------------------------------------------------
-    def _cases_of(self, number: int) -> tuple[_Case, ...]:
-        found = self._cases.get(number)
-        if found is None:
-            found = self._cases[number] = tuple(self._make_cases(self._armory.failures[number]))
-        return found
-
     def _make_cases(self, failure: Failure) -> Iterator[_Case]:
         situation = self._situation
         topology = situation.topology

@@ -38,36 +38,48 @@ class Outfit(NamedTuple):
     text: str
 
 
+class _Quoted(dict[str, str]):
+    """Names as JSON strings, each quoted once; a look-up costs less than a call."""
+
+    def __missing__(self, text: str) -> str:
+        found = self[text] = json.dumps(text)
+        return found
+
+
+class _RefsOf(dict[tuple[tuple[int, int], ...], Refs]):
+    """Changes by what they refer to: the place of the destinations and of the step of each."""
+
+    def __missing__(self, places: tuple[tuple[int, int], ...]) -> Refs:
+        texts = [f"[{destinations},{step}]" for destinations, step in places]
+        found = self[places] = Refs(tuple([ChangeRef(*place) for place in places]), _list(texts))
+        return found
+
+
 class Mint:
     """Makes parts of programs, equal ones once."""
 
     def __init__(self) -> None:
-        self._quoted: dict[str, str] = {}
+        self.quoted: Mapping[str, str] = _Quoted()
+        """JSON strings, made as they are asked for."""
+        self.refs: Mapping[tuple[tuple[int, int], ...], Refs] = _RefsOf()
+        """Changes, made as they are asked for: for each the places of its destinations and of its step."""
         self._members: dict[tuple[str, ...], tuple[tuple[Member, ...], str]] = {}
         self._routes: dict[tuple[DestinationId, int, bool], tuple[Route, str]] = {}
         self._lists: dict[tuple[str, ...], str] = {}
-        self._refs: dict[tuple[tuple[int, int], ...], Refs] = {}
         self._steps: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Step, str]] = {}
-
-    def quoted(self, text: str) -> str:
-        """Return *text* as a JSON string."""
-        found = self._quoted.get(text)
-        if found is None:
-            found = self._quoted[text] = json.dumps(text)
-        return found
 
     def list_of(self, texts: tuple[str, ...]) -> str:
         """Return a JSON list of strings."""
         found = self._lists.get(texts)
         if found is None:
-            found = self._lists[texts] = "[" + ",".join([self.quoted(text) for text in texts]) + "]"
+            found = self._lists[texts] = "[" + ",".join([self.quoted[text] for text in texts]) + "]"
         return found
 
     def members(self, ports: tuple[str, ...]) -> tuple[tuple[Member, ...], str]:
         """Return the members that send by *ports*."""
         found = self._members.get(ports)
         if found is None:
-            texts = [f'{{"port":{self.quoted(port)},"weight":1}}' for port in ports]
+            texts = [f'{{"port":{self.quoted[port]},"weight":1}}' for port in ports]
             found = self._members[ports] = (tuple([Member(port=port) for port in ports]), _list(texts))
         return found
 
@@ -77,7 +89,7 @@ class Mint:
         found = self._routes.get(key)
         if found is None:
             detour = "true" if has_detour else "false"
-            text = f'{{"destination":{self.quoted(destination)},"group":{group},"has_detour":{detour}}}'
+            text = f'{{"destination":{self.quoted[destination]},"group":{group},"has_detour":{detour}}}'
             found = self._routes[key] = (Route(destination=destination, group=group, has_detour=has_detour), text)
         return found
 
@@ -86,15 +98,6 @@ class Mint:
         members = [self.members(group) for group in ports]
         texts = [f'{{"id":{number},"members":{text}}}' for number, (_, text) in enumerate(members)]
         return tuple([Group(id=number, members=group) for number, (group, _) in enumerate(members)]), _list(texts)
-
-    def refs(self, places: tuple[tuple[int, int], ...]) -> Refs:
-        """Return changes: for each the places of its destinations and of its step."""
-        found = self._refs.get(places)
-        if found is None:
-            texts = [f"[{destinations},{step}]" for destinations, step in places]
-            value = tuple([ChangeRef(destinations, step) for destinations, step in places])
-            found = self._refs[places] = Refs(value, _list(texts))
-        return found
 
     def step(self, drop: tuple[str, ...], add: tuple[str, ...]) -> tuple[Step, str]:
         """Return the step that drops and adds these ports."""
@@ -130,15 +133,15 @@ class Mint:
             srlgs={name: SharedRisk(links=group, changes=refs.value) for name, (group, refs) in srlgs.items()},
         )
         risks = [
-            f'{quoted(name)}:{{"changes":{refs.text},"links":{self.list_of(group)}}}'
+            f'{quoted[name]}:{{"changes":{refs.text},"links":{self.list_of(group)}}}'
             for name, (group, refs) in srlgs.items()
         ]
         text = "".join(
             [
                 f'{{"ignored":{self.list_of(ignored)},"links":{{',
-                ",".join([f"{quoted(link)}:{refs.text}" for link, refs in links.items()]),
+                ",".join([f"{quoted[link]}:{refs.text}" for link, refs in links.items()]),
                 '},"nodes":{',
-                ",".join([f"{quoted(node)}:{refs.text}" for node, refs in nodes.items()]),
+                ",".join([f"{quoted[node]}:{refs.text}" for node, refs in nodes.items()]),
                 f'}},"reporters":{self.list_of(reporters)},"sets":',
                 _list([self.list_of(destinations) for destinations in sets]),
                 f',"srlgs":{{{",".join(risks)}}},"steps":',
@@ -153,7 +156,7 @@ class Mint:
         quoted = self.quoted
         return _list(
             [
-                f'{{"far_end":{quoted(port.far_end)},"link":{quoted(port.link)},"port":{quoted(port.port)}}}'
+                f'{{"far_end":{quoted[port.far_end]},"link":{quoted[port.link]},"port":{quoted[port.port]}}}'
                 for port in ports
             ]
         )

@@ -144,7 +144,7 @@ def _program(
             ',"groups":',
             groups_text,
             ',"node":',
-            mint.quoted(node),
+            mint.quoted[node],
             ',"ports":',
             mint.bindings(bindings),
             ',"routes":[',
@@ -153,7 +153,8 @@ def _program(
         ]
     )
     digest = canonical_digest(content)
-    program = Program(
+    # Made of parts that need no second check.
+    program = Program.model_construct(
         sender=CONTROLLER,
         node=node,
         generation=1,
