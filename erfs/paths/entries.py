@@ -239,13 +239,12 @@ class Armourer:
 
     @cached_property
     def _groups(self) -> list[tuple[SrlgId, tuple[LinkId, ...]]]:
-        """The fabric's shared-risk groups by name, each with its usable links."""
-        found: dict[SrlgId, list[LinkId]] = {}
-        for link in self._situation.topology.fabric.links.values():
-            for srlg in link.srlgs:
-                group = found.setdefault(srlg, [])
-                if link.id not in self._situation.unusable and not link.is_self_loop:
-                    group.append(link.id)
+        """The fabric's shared-risk groups by name, each with its usable trunks; its entry says nothing about access links."""
+        topology = self._situation.topology
+        found: dict[SrlgId, list[LinkId]] = {srlg: [] for link in topology.fabric.links.values() for srlg in link.srlgs}
+        for trunk in topology.trunks:
+            for srlg in trunk.srlgs if trunk.id not in self._situation.unusable else ():
+                found[srlg].append(trunk.id)
         return [(srlg, tuple(sorted(found[srlg]))) for srlg in sorted(found)]
 
     def _access_cases(
