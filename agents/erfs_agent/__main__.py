@@ -30,7 +30,7 @@ from erfs.topics import Topics
 from erfs.units import MS
 from erfs_agent.aio.runtime import AgentRuntime, log_mark
 from erfs_agent.aio.session_process import SessionProcess, Setup
-from erfs_agent.aio.sessions import PortSessions, UdpSessions, be_realtime
+from erfs_agent.aio.sessions import PortSessions, UdpSessions
 from erfs_agent.aio.store import FileStore
 from erfs_agent.core import AgentCore
 from erfs_agent.drivers.base import Driver
@@ -234,8 +234,6 @@ def _sessions(settings: AgentSettings) -> PortSessions | None:
         priority = shared.realtime_priority
         setup = Setup(NodeId(settings.node), ends, wires, shared.dscp, priority, settings.log.level)
         return SessionProcess(setup, on_mark=log_mark)
-    if shared.realtime_priority:
-        be_realtime(shared.realtime_priority)
     return UdpSessions(core, wires, on_mark=log_mark, dscp=shared.dscp)
 
 

@@ -123,7 +123,8 @@ class SessionSettings(_Section):
     dscp: int = Field(default=48, ge=0, le=63)
     own_process: bool = True
     """False: in the agent's process, whose work can hold them up longer than neighbours wait; for laboratories."""
-    realtime_priority: int = Field(default=0, ge=0, le=50)
+    realtime_priority: int = Field(default=10, ge=0, le=50)
+    """Of a process of their own, where the system permits; the agent itself stays an ordinary one."""
 
 
 class DriverSettings(_Section):

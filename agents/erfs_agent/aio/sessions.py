@@ -353,7 +353,7 @@ def be_realtime(priority: int) -> None:
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
     except OSError as error:
-        _log.warning("realtime_refused", priority=priority, reason=str(error))
+        _log.info("realtime_refused", priority=priority, reason=str(error))
 
 
 def nobody_listens(change: SessionUp | SessionDown) -> None:
