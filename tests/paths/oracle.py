@@ -1,5 +1,6 @@
 """A verifier that looks at one destination after the other, with networkx: slow, plain, and without a line of the engine's."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
@@ -9,7 +10,7 @@ import networkx as nx
 from erfs.fabric import Fabric, LinkEnd, goes_up, is_valley_free_required
 from erfs.ids import EVERYTHING, DestinationId, LinkId, NodeId, class_of, is_endpoint, lookup_order
 from erfs.messages import Group, Member, Program, Route, sealed
-from tests.paths.fabrics import Tables
+from tests.paths.fabrics import Draft, Tables
 
 Table = dict[DestinationId, tuple[Member, ...]]
 
@@ -181,6 +182,30 @@ def is_apart(fabric: Fabric, tables: Tables, destination: DestinationId, working
             if any(link is None or not working(link.id) or link.far_end(node).node != owner for link in links):
                 return True
     return any(destination not in tables.get(switch, {}) for switch in fabric.attachments[owner])
+
+
+def tiers(random: Random) -> Fabric:
+    """Return a fabric on which valleys are forbidden: three tiers with gaps, cables beside and across them, hosts on any switch."""
+    while True:
+        draft = Draft()
+        levels = [
+            [draft.switch(f"t{tier}-{index}", tier) for index in range(random.randint(2, 3))] for tier in (1, 2, 3)
+        ]
+        for lower, upper in itertools.pairwise(levels):
+            for one in lower:
+                for other in random.sample(upper, random.randint(1, len(upper))):
+                    draft.cable(one, other)
+        switches = [switch for level in levels for switch in level]
+        for _ in range(random.randint(0, 2)):
+            draft.cable(*random.sample(switches, 2))
+        for index, switch in enumerate(switches):
+            if index < 2 or random.random() < 0.4:
+                draft.host(f"h{index}", switch)
+        for index in range(random.randint(0, 2)):
+            draft.host(f"m{index}", *random.sample(switches, random.randint(2, 3)))
+        fabric = draft.fabric()
+        if is_valley_free_required(fabric):
+            return fabric
 
 
 def always(link: LinkId) -> bool:

@@ -1,5 +1,7 @@
 """Tables as sets: what a node's routes say, what a program remembered costs, and what two tables at once mean."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -156,12 +158,20 @@ def test_two_tables_at_once_may_do_what_either_does(fabric: Fabric, programs: di
     assert told(mixture, "@leaf1") == ({"leaf1"}, set(), sound[2] | {("spine0", "leaf2")})
     mixture.put(spine, (usual, empty))
     assert told(mixture, "@leaf1") == ({"leaf1"}, {"spine0"}, sound[2])
+    mixture.put(spine, (empty, usual))
+    assert told(mixture, "@leaf1") == ({"leaf1"}, {"spine0"}, sound[2])
     mixture.put(spine, (NO_TABLE, usual))
     assert told(mixture, "@leaf1") == ({"leaf1"}, {"spine0"}, sound[2])
     mixture.put(spine, (NO_TABLE,))
     assert told(mixture, "@leaf1") == ({"leaf1"}, {"spine0"}, sound[2] - {("spine0", "leaf1")})
     mixture.put(spine, (usual,))
     assert told(mixture, "@leaf1") == sound
+
+    leaf = wiring.index[NodeId("leaf1")]
+    onward = compiler.program(leaf, with_route(fabric, programs[NodeId("leaf1")], "@leaf1", "spine0"))
+    for both in itertools.permutations((mixture.tables[leaf][0], onward)):
+        mixture.put(leaf, both)
+        assert told(mixture, "@leaf1") == ({"leaf1"}, set(), sound[2] | {("leaf1", "spine0")})
 
 
 def test_a_switch_without_tables_delivers_nothing(fabric: Fabric, programs: dict[NodeId, Program]) -> None:
