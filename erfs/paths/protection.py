@@ -1,52 +1,29 @@
-"""What every node changes when one link or one switch fails: pruning of the shortest paths, and the few additions that cannot loop.
+"""What every node changes when a link, a switch or a group of links fails: what no longer leads anywhere is dropped, and little is added.
 
 Rule 1: a change drops next hops that no longer lead anywhere; adding is allowed only along a fixed order of the nodes, so that the next hops and all
 additions of all failures together are acyclic.
-Rule 2: all failures are worked out at once, as rows (failure, place, set of targets); nothing is recomputed per failure.
-
-A dead node has no next hop left that leads to the target. Everybody who sends by it drops it, and may be dead then: a work list, in rounds.
+Rule 2: all failures are worked out at once; nothing is recomputed per failure.
+Rule 3: after one more failure or repair only what it touches is worked out again, and the result is the one that a computation from nothing gives.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from erfs.ids import DestinationId, NodeId
-from erfs.paths.bits import Bits, Indices
-from erfs.paths.next_hops import UNREACHABLE, count_by_source, reaches
-from erfs.paths.situation import Situation, pair_starts
+from erfs.ids import LinkId, SrlgId
+from erfs.paths.bits import Indices, Words, empty, packed, unpacked, word_count
+from erfs.paths.choices import Choices, Pairs, merged_pairs
+from erfs.paths.dominators import Dominators
+from erfs.paths.next_hops import Touched
+from erfs.paths.pruning import ArmedRows, Numbers, Pruning
+from erfs.paths.shared_risks import SharedRisks, differing
+from erfs.paths.situation import Situation
+from erfs.paths.topology import Topology
+from erfs.paths.unprotected import CutOff, Loss, Unprotected, cut_off, listed, source_nodes
 
-Counts = NDArray[np.int32]
-Words = NDArray[np.uint64]
-
-
-NO_PATH: Final = "no path remains"
-ONLY_VALLEY: Final = "only a valley would remain, which policy forbids"
-NO_SAFE_CHANGE: Final = "a path remains, but no change made before restoration is sure not to loop"
-# Cases of `_cut_off` worked out together: link-ends x cases bytes at a time.
-CASES_AT_ONCE: Final = 1024
-
-
-@dataclass(frozen=True)
-class Unprotected:
-    """
-    What a single failure cuts off although nothing is armed against it, and why.
-
-    Args:
-        failure: The link or switch, or a summary of many access links.
-        reason: For people.
-        destinations: Which cannot be reached any more.
-        nodes: From where: switches with endpoints, and endpoints with several attachments. Empty: from everywhere.
-    """
-
-    failure: str
-    reason: str
-    destinations: tuple[DestinationId, ...]
-    nodes: tuple[NodeId, ...]
+__all__ = ["Armory", "Failure", "Kind", "Protection", "Rows", "Unprotected", "arm", "nothing_armed"]
 
 
 class Kind(Enum):
@@ -73,484 +50,297 @@ class Failure(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """
-    (failure, link-end or node, targets): three arrays of one length. *targets* is a bit set, `words` of 64 targets a row.
-    """
+    """(failure, link-end, targets): three arrays of one length. *targets* is a bit set of 64 targets a word, the first the highest of a byte."""
 
     failure: Indices
     place: Indices
     targets: Words
 
 
-class Triples(NamedTuple):
-    """(failure, link-end or node, target): `Rows` taken apart, where single targets have to be counted."""
+class _Layout:
+    """The failures of a topology and how they are numbered; the same for all situations with the same targets and sources."""
 
-    failure: Indices
-    place: Indices
-    target: Indices
+    def __init__(self, situation: Situation) -> None:
+        topology, mesh, targets = situation.topology, situation.mesh, situation.targets
+        self.mesh, self.targets = mesh, targets
+        trunk_count, trunk_end_count = len(topology.trunks), len(topology.end_source)
+        source_end_count = len(mesh) - trunk_end_count
+        self.first_node = trunk_count + source_end_count
+        self.first_delivery = self.first_node + mesh.transit_count
+        self.end_failure: Indices = np.concatenate([topology.end_trunk, trunk_count + np.arange(source_end_count)])
+        deliveries = [
+            Failure(Kind.DELIVERY, column, switch)
+            for column, target in enumerate(targets)
+            if len(target.attachments) > 1
+            for switch in target.attachments
+        ]
+        self.first_group = self.first_delivery + len(deliveries)
+        self.groups = _groups(topology)
+        self.failures = (
+            *(Failure(Kind.TRUNK, trunk) for trunk in range(trunk_count)),
+            *(Failure(Kind.SOURCE, trunk_end_count + index) for index in range(source_end_count)),
+            *(Failure(Kind.NODE, node) for node in range(mesh.transit_count)),
+            *deliveries,
+            *(Failure(Kind.SRLG, group) for group in range(len(self.groups))),
+        )
+        self.delivery: tuple[Indices, Indices, Indices] = (
+            np.array([failure.switch for failure in deliveries], dtype=np.int64),
+            np.array([failure.subject for failure in deliveries], dtype=np.int64),
+            self.first_delivery + np.arange(len(deliveries)),
+        )
+        self.class_column: Indices = np.array([target.class_column for target in targets], dtype=np.int64)
+        self.ends_of_group = [
+            np.sort(
+                topology.ends_of_trunk[np.array([topology.trunk_index[link] for link in links], dtype=np.int64)].ravel()
+            )
+            for links in self.groups.values()
+        ]
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """The numbers of the failures."""
+        trunk = self.mesh.trunk
+        of_group = [np.unique(trunk[ends]) for ends in self.ends_of_group]
+        number = np.repeat(np.arange(len(of_group)), [len(trunks) for trunks in of_group])
+        member = np.concatenate([np.zeros(0, dtype=np.int64), *of_group])
+        order = np.argsort(member, kind="stable")
+        start = np.searchsorted(member[order], np.arange(self.first_node + 1))
+        return Numbers(self.first_node, self.first_group, len(self.failures), start, number[order])
+
+    @cached_property
+    def never_beside(self) -> Words:
+        """The classes that have strays: what a class adds its endpoints add as well, and a stray one has another order of the nodes."""
+        marks = np.zeros((1, len(self.targets)), dtype=np.bool_)
+        marks[0, [target.class_column for target in self.targets if target.strays]] = True
+        words: Words = packed(marks)[0]
+        return words
+
+    def losses(self, topology: Topology) -> list[Loss]:
+        """Return what each failure takes away."""
+        switches, mesh = topology.switches, self.mesh
+        nothing = np.zeros(0, dtype=np.int64)
+        ends_of_trunk = topology.ends_of_trunk
+        found: list[Loss] = []
+        for failure in self.failures:
+            match failure.kind:
+                case Kind.TRUNK:
+                    found.append(Loss(topology.trunks[failure.subject].id, ends_of_trunk[failure.subject]))
+                case Kind.SOURCE:
+                    ends = np.array([failure.subject])
+                    found.append(Loss(f"access links at {switches[mesh.target[failure.subject]]}", ends))
+                case Kind.NODE:
+                    node = np.array([failure.subject])
+                    ends = np.concatenate([mesh.outgoing(node)[0], mesh.incoming(node)[0]])
+                    found.append(Loss(switches[failure.subject], ends, node=failure.subject))
+                case Kind.DELIVERY:
+                    name = f"access links at {switches[failure.switch]}"
+                    found.append(Loss(name, nothing, switch=failure.switch, column=failure.subject))
+                case Kind.SRLG:
+                    found.append(Loss(list(self.groups)[failure.subject], self.ends_of_group[failure.subject]))
+        return found
 
 
-@dataclass(frozen=True)
 class Armory:
+    """What to arm: nothing, as in runs without protection."""
+
+    def __init__(self, situation: Situation) -> None:
+        self._situation = situation
+
+    changed: Pairs | None = None
+    """For which nodes, and for which destinations of each, `rows` may differ from those before; None: for any."""
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """What may fail, numbered as in the rows."""
+        return ()
+
+    @property
+    def unprotected(self) -> tuple[Unprotected, ...]:
+        """What a failure cuts off although nothing is armed against it, in canonical order."""
+        return ()
+
+    def rows(self, nodes: Indices, columns: Words | None = None) -> ArmedRows:
+        """
+        Return what *nodes* change for each failure, sorted by node, failure, drops before additions, and link-end.
+
+        Args:
+            nodes: Rising.
+            columns: For each of *nodes*, the destinations to look at; None: all.
+        """
+        del nodes, columns
+        nothing = np.zeros(0, dtype=np.int64)
+        return ArmedRows(nothing, nothing, nothing.astype(np.bool_), nothing, np.zeros(1, dtype=np.int64), nothing)
+
+    def rows_of(self, node: int) -> ArmedRows:
+        """Return the `rows` of one node."""
+        return self.rows(np.array([node]))
+
+    @property
+    def drops(self) -> Rows:
+        """What is dropped, of all nodes at once. Cost: O(rows x targets / 64), which on large fabrics is too much."""
+        return self._all_rows(is_add=False)
+
+    @property
+    def adds(self) -> Rows:
+        """What is added, of all nodes at once."""
+        return self._all_rows(is_add=True)
+
+    def _all_rows(self, *, is_add: bool) -> Rows:
+        count = len(self._situation.targets)
+        rows = self.rows(np.arange(self._situation.mesh.node_count))
+        chosen = np.flatnonzero(rows.is_add == is_add)
+        marks = unpacked(rows.sets(count)[chosen], count)
+        as_bytes = np.zeros((len(chosen), 8 * word_count(count)), dtype=np.uint8)
+        as_bytes[:, : -(-count // 8)] = np.packbits(marks, axis=1)
+        return Rows(rows.failure[chosen], rows.end[chosen], as_bytes.view(np.uint64))
+
+
+class Protection(Armory):
     """
-    What to arm.
-
-    Args:
-        failures: Numbered as in the triples.
-        drops: The link-end's source drops it as next hop to the target when the failure happens.
-        adds: The link-end's source adds it.
-        unprotected: What remains cut off.
-    """
-
-    failures: tuple[Failure, ...]
-    drops: Rows
-    adds: Rows
-    unprotected: tuple[Unprotected, ...]
-
-
-def arm(situation: Situation) -> Armory:
-    """
-    Return the changes for every single failure of a usable trunk, of a switch, or of an access link of an endpoint with several attachments.
+    What to arm, for one situation; good for as long as the situation's next hops are.
 
     - A link's failure never needs an entry at its own ends for dropping it: a dead port is its owner's business.
-    - A node's entry covers its links' entries; for destinations behind that node alone it has nothing beyond them.
-    - Additions: an endpoint may turn to any of its attachments, since nobody sends through it. A switch may turn to a neighbour at the
-      same distance with a smaller number, on fabrics that allow valleys. Then (distance, number) falls along every next hop and every addition.
+    - A node's entry, and a risk group's, covers its links' entries; for destinations behind that node alone it has nothing beyond them.
+    - Who has nothing left towards a destination changes nothing for it: those who send to it do.
+    - Of a risk group's access links only their own entries say anything: its rows are about its trunks.
 
-    Cost: O((link-ends + changes) x log) in numpy, times the rounds of the longest chain of dead nodes.
+    Args:
+        situation: Of which `arm` is asked.
     """
-    return _Pruning(situation).armory()
+
+    def __init__(self, situation: Situation) -> None:
+        super().__init__(situation)
+        self._layout = layout = _Layout(situation)
+        self._hops = situation.hops
+        self._choices = Choices(situation.hops, layout.never_beside)
+        self._dominators = Dominators(self._choices, layout.end_failure, layout.delivery)
+        self._risks = self._shared_risks()
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """What may fail, numbered as in the rows."""
+        return self._layout.failures
+
+    def rows(self, nodes: Indices, columns: Words | None = None) -> ArmedRows:
+        """
+        Return what *nodes* change for each failure, sorted by node, failure, drops before additions, and link-end.
+
+        Args:
+            nodes: Rising.
+            columns: For each of *nodes*, the destinations to look at; None: all.
+
+        Cost: O(next hops of these nodes x failures that these depend on), sorted.
+        """
+        layout = self._layout
+        return Pruning(self._choices, self._dominators, layout.numbers, layout.class_column, self._risks).rows(
+            nodes, columns
+        )
+
+    @cached_property
+    def unprotected(self) -> tuple[Unprotected, ...]:
+        """
+        What a failure cuts off although nothing is armed against it, in canonical order.
+
+        Cost: O(sources x destinations), and what `erfs.paths.unprotected.listed` says for those that are cut off.
+        """
+        return listed(self._situation, self._cut_off(), self._layout.losses(self._situation.topology))
+
+    def is_of(self, situation: Situation) -> bool:
+        """Return whether this can become the armory of *situation*: it has the next hops of this one, brought up to date."""
+        return situation.hops is self._hops
+
+    def update(self, situation: Situation, touched: Touched) -> None:
+        """
+        Become the armory of *situation*, which has the same targets, sources and next hops' memory, and differs by *touched*.
+
+        Cost: O(choices of those who depend on something else now), and the risk groups.
+        """
+        assert self.is_of(situation)
+        self._situation = situation
+        self.__dict__.pop("unprotected", None)
+        node, column = self._dominators.update(self._choices.update(touched))
+        count = len(self._layout.targets)
+        pairs = [node * count + column]
+        if self._risks is not None:
+            before, self._risks = self._risks, self._shared_risks()
+            assert self._risks is not None
+            pairs += [self._beyond(before, self._risks)]
+        self.changed = self._whole_classes(np.unique(np.concatenate(pairs)))
+
+    def _shared_risks(self) -> SharedRisks | None:
+        return SharedRisks(self._choices, self._layout.ends_of_group) if self._layout.groups else None
+
+    def _beyond(self, before: SharedRisks, after: SharedRisks) -> Indices:
+        """Return who is dead in one only, and who sends to those."""
+        groups, count = max(1, after.group_count), len(self._layout.targets)
+        at = np.unique(
+            np.concatenate(
+                [differing(before.dead, after.dead) // groups, differing(before.emptied, after.emptied) // groups]
+            )
+        )
+        node, column = np.divmod(at, count)
+        incoming, begins = self._layout.mesh.incoming(node)
+        column = np.repeat(column, np.diff(begins))
+        sends = (self._choices.words[incoming, column >> 6] >> (column & 63).astype(np.uint64)) & np.uint64(1)
+        chosen = np.flatnonzero(sends)
+        return np.concatenate([at, self._layout.mesh.source[incoming[chosen]] * count + column[chosen]])
+
+    def _whole_classes(self, at: Indices) -> Pairs:
+        """Return the pairs *at*, and with a stray destination its class and all other strays of it."""
+        targets = self._layout.targets
+        count = len(targets)
+        node, column = np.divmod(at, count)
+        words = empty(len(at), count)
+        words[np.arange(len(at)), column >> 6] = np.left_shift(np.uint64(1), (column & 63).astype(np.uint64))
+        if any(target.strays for target in targets):
+            of_class = packed(self._layout.class_column[:, None] == self._layout.class_column)
+            words = of_class[column]
+        return merged_pairs(node, words)
+
+    def _cut_off(self) -> CutOff:
+        found = cut_off(self._situation, self._dominators, self._layout.first_node)
+        risks = self._risks
+        if risks is None:
+            return found
+        sources = source_nodes(self._situation)
+        at, group = np.divmod(risks.dead, risks.group_count)
+        node, column = np.divmod(at, len(self._layout.targets))
+        is_source = np.zeros(self._layout.mesh.node_count, dtype=np.bool_)
+        is_source[sources] = True
+        chosen = np.flatnonzero(is_source[node])
+        shared = CutOff(self._layout.first_group + group[chosen], node[chosen], column[chosen])
+        return CutOff(*(np.concatenate(pair) for pair in zip(found, shared, strict=True)))
+
+
+def arm(situation: Situation, previous: Armory | None = None) -> Armory:
+    """
+    Return the changes for every single failure of a usable trunk, of a switch, of an access link of an endpoint with several attachments, and of
+    a group of links that share a risk.
+
+    Args:
+        situation: With its next hops.
+        previous: The armory of the situation that this one was made from, which nobody asks any more: it is brought up to date.
+
+    Cost: See `Dominators` and `SharedRisks`; with *previous*, what `Armory.update` says.
+    """
+    touched = situation.touched
+    if isinstance(previous, Protection) and touched is not None and previous.is_of(situation):
+        previous.update(situation, touched)
+        return previous
+    return Protection(situation)
 
 
 def nothing_armed(situation: Situation) -> Armory:
     """Return an armory without changes, for runs without protection."""
-    no_rows = _no_rows(-(-len(situation.targets) // 64))
-    return Armory((), no_rows, no_rows, ())
+    return Armory(situation)
 
 
-class _Pruning:
-    """The work of `arm`."""
-
-    def __init__(self, situation: Situation) -> None:
-        self.situation = situation
-        self.mesh = mesh = situation.mesh
-        self.is_member = situation.is_member
-        self.target_count = len(situation.targets)
-        self.is_lateral = self._laterals()
-        self.is_choice = self.is_member if self.is_lateral is None else self.is_member | self.is_lateral
-        self.choice_count = count_by_source(mesh, self.is_choice)
-        self.member_words = packed(self.is_member)
-        self.choice_words = self.member_words if self.is_lateral is None else packed(self.is_choice)
-        self.pairs = pair_starts(mesh)
-        self.pair_key = mesh.source[self.pairs] * mesh.node_count + mesh.target[self.pairs]
-
-        trunk_of_end = situation.topology.end_trunk[situation.trunk_ends]
-        trunks, trunk_failure = np.unique(trunk_of_end, return_inverse=True)
-        trunk_end_count = len(trunk_of_end)
-        source_end_count = len(mesh.source) - trunk_end_count
-        self.first_source = len(trunks)
-        self.first_node = self.first_source + source_end_count
-        self.first_delivery = self.first_node + mesh.transit_count
-        self.end_failure: Indices = np.concatenate(
-            [trunk_failure.astype(np.int64), self.first_source + np.arange(source_end_count, dtype=np.int64)]
-        )
-        # Both ends of each failing trunk, lower source first.
-        self.ends_of_trunk = np.argsort(trunk_failure, kind="stable").reshape(-1, 2)
-        self.deliveries = self._deliveries()
-        self.failures = (
-            *(Failure(Kind.TRUNK, int(trunk)) for trunk in trunks),
-            *(Failure(Kind.SOURCE, trunk_end_count + index) for index in range(source_end_count)),
-            *(Failure(Kind.NODE, node) for node in range(mesh.transit_count)),
-            *self.deliveries,
-        )
-
-    def armory(self) -> Armory:
-        """Return what to arm."""
-        dead, dropped = self._prune()
-        drops = _nonempty(Rows(dropped.failure, dropped.place, dropped.targets & self.member_words[dropped.place]))
-        adds = _no_rows(dropped.targets.shape[1]) if self.is_lateral is None else self._adds(dead, dropped)
-        drops = self._without_repeats(self._with_node_entries(drops))
-        return Armory(self.failures, drops, adds, self._unprotected(dead))
-
-    # --- what may be added -----------------------------------------------------------------------------------------
-    def _laterals(self) -> Bits | None:
-        """Return which link-ends may be added when all next hops are gone, link-ends x targets; None if there are none."""
-        mesh, distance = self.mesh, self.situation.hops.distance
-        from_source = mesh.source >= mesh.transit_count
-        if self.situation.topology.is_valley_free and not from_source.any():
-            return None
-        here, there = distance[mesh.source], distance[mesh.target]
-        lateral: Bits = from_source[:, None] & (there != UNREACHABLE)
-        if not self.situation.topology.is_valley_free:
-            is_smaller = ~from_source & (mesh.target < mesh.source)
-            beside = is_smaller[:, None] & (there == here) & (here != UNREACHABLE) & (here != 0)
-            # What a class adds its endpoints add as well, and a stray one has another order of the nodes than its class.
-            beside[:, [target.class_column for target in self.situation.targets if target.strays]] = False
-            lateral |= beside
-        lateral &= ~self.is_member & self.situation.hops.usable[:, None]
-        return lateral if lateral.any() else None
-
-    # --- failures --------------------------------------------------------------------------------------------------
-    def _deliveries(self) -> tuple[Failure, ...]:
-        """Return a template per target with several attachments, and attachment: the switch cannot deliver to one endpoint of it any more."""
-        return tuple(
-            Failure(Kind.DELIVERY, column, switch)
-            for column, target in enumerate(self.situation.targets)
-            if len(target.attachments) > 1
-            for switch in target.attachments
-        )
-
-    # --- the work list ---------------------------------------------------------------------------------------------
-    def _prune(self) -> tuple[Rows, Rows]:
-        """Return the dead nodes, and the choices (members and laterals) that lead to them; failing links themselves left out."""
-        choice_pairs = self._by_pair(self.is_choice)
-        fresh = self._first_dead(choice_pairs)
-        dead, dropped = [fresh], [_no_rows(self.choice_words.shape[1])]
-        while len(fresh.failure):
-            losses = self._incoming(fresh)
-            dropped.append(losses)
-            fresh = self._next_dead(losses, _joined(dropped), choice_pairs)
-            dead.append(fresh)
-        return _merged(_joined(dead)), _merged(_joined(dropped))
-
-    def _first_dead(self, choice_pairs: Counts) -> Rows:
-        """Return who is dead at once: all its choices are the failing link, or links to the failing node; or it cannot deliver."""
-        mesh = self.mesh
-        by_link = Rows(self.end_failure, mesh.source, packed(self.is_choice & (self.choice_count[mesh.source] == 1)))
-        far, near = mesh.target[self.pairs], mesh.source[self.pairs]
-        only_by = (choice_pairs > 0) & (choice_pairs == self.choice_count[near]) & ~self.situation.is_sole[far]
-        by_node = Rows(self.first_node + far, near, packed(only_by))
-        is_delivered = np.zeros((len(self.deliveries), self.target_count), dtype=np.bool_)
-        is_delivered[np.arange(len(self.deliveries)), [failure.subject for failure in self.deliveries]] = True
-        by_delivery = Rows(
-            self.first_delivery + np.arange(len(self.deliveries), dtype=np.int64),
-            np.array([failure.switch for failure in self.deliveries], dtype=np.int64),
-            packed(is_delivered),
-        )
-        return _nonempty(_joined([by_link, by_node, by_delivery]))
-
-    def _incoming(self, dead: Rows) -> Rows:
-        """Return the choices that lead to the dead."""
-        mesh = self.mesh
-        starts = mesh.target_start[dead.place]
-        counts = mesh.target_start[dead.place + 1] - starts
-        which = np.repeat(np.arange(len(counts)), counts)
-        ends = mesh.by_target[starts[which] + _offsets(counts)]
-        return _nonempty(Rows(dead.failure[which], ends, dead.targets[which] & self.choice_words[ends]))
-
-    def _next_dead(self, losses: Rows, dropped: Rows, choice_pairs: Counts) -> Rows:
-        """Return who is dead now: nodes of *losses*, the newest part of *dropped*, that have no choice left for some target."""
-        mesh = self.mesh
-        touched = np.unique(losses.failure * mesh.node_count + mesh.source[losses.place])
-        group = dropped.failure * mesh.node_count + mesh.source[dropped.place]
-        at = np.minimum(np.searchsorted(touched, group), max(len(touched) - 1, 0))
-        of_touched = np.flatnonzero(touched[at] == group) if len(touched) else np.zeros(0, dtype=np.int64)
-        at = at[of_touched]
-        # A node can lose its last choice only where it has no more choices than it lost link-ends, failing ones included.
-        lost_ends = np.bincount(at, minlength=len(touched))
-        failure, node = np.divmod(touched, mesh.node_count)
-        lost_ends += self._failing_ends(failure, node)
-        most = int(lost_ends.max(initial=0)) + 1
-        bounds, bound_of = np.unique(node * most + lost_ends, return_inverse=True)
-        bound_node, bound = np.divmod(bounds, most)
-        few = packed(self.choice_count[bound_node] <= bound[:, None])
-        targets = dropped.targets[of_touched] & few[bound_of[at]]
-        rows = _nonempty(Rows(dropped.failure[of_touched], mesh.source[dropped.place[of_touched]], targets))
-        triples = _apart(rows, self.target_count)
-        keys, lost = np.unique(self._key(triples), return_counts=True)
-        triples = self._from_key(keys)
-        lost = lost + self._direct(triples, self.is_choice, choice_pairs)
-        return self._together(_select(triples, lost == self.choice_count[triples.place, triples.target]))
-
-    def _failing_ends(self, failure: Indices, node: Indices) -> Indices:
-        """Return how many link-ends of each node are the failing link, or lead to the failing node."""
-        found = np.zeros(len(failure), dtype=np.int64)
-        found[failure < self.first_source] = 1  # one too many for nodes at neither end: only a bound is wanted
-        by_node = np.flatnonzero((failure >= self.first_node) & (failure < self.first_delivery))
-        pair_sizes = np.diff(self.pairs, append=len(self.mesh.source))
-        at, is_there = self._pair_of(node[by_node], failure[by_node] - self.first_node)
-        found[by_node[is_there]] = pair_sizes[at[is_there]]
-        return found
-
-    def _pair_of(self, near: Indices, far: Indices) -> tuple[Indices, Bits]:
-        """Return the pair of parallel link-ends from *near* to *far*, and whether there is one."""
-        wanted = near * self.mesh.node_count + far
-        if not len(self.pairs):
-            return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=np.bool_)
-        at = np.minimum(np.searchsorted(self.pair_key, wanted), len(self.pairs) - 1)
-        is_there: Bits = self.pair_key[at] == wanted
-        return at, is_there
-
-    def _by_pair(self, marks: Bits) -> Counts:
-        """Return, pairs of neighbours x targets, how many of the parallel link-ends are marked."""
-        if not len(self.pairs):
-            return np.zeros((0, self.target_count), dtype=np.int32)
-        counts: Counts = np.add.reduceat(marks, self.pairs, axis=0, dtype=np.int32)
-        return counts
-
-    def _direct(self, places: Triples, marks: Bits, by_pair: Counts) -> Counts:
-        """Return how many of each node's marked link-ends are the failing link itself, or lead to the failing node."""
-        direct = np.zeros(len(places.failure), dtype=np.int32)
-        by_trunk = np.flatnonzero(places.failure < self.first_source)
-        for side in (0, 1):
-            ends = self.ends_of_trunk[places.failure[by_trunk], side]
-            is_here = self.mesh.source[ends] == places.place[by_trunk]
-            direct[by_trunk] += is_here & marks[ends, places.target[by_trunk]]
-        by_node = np.flatnonzero((places.failure >= self.first_node) & (places.failure < self.first_delivery))
-        at, is_there = self._pair_of(places.place[by_node], places.failure[by_node] - self.first_node)
-        direct[by_node[is_there]] = by_pair[at[is_there], places.target[by_node[is_there]]]
-        return direct
-
-    # --- single targets --------------------------------------------------------------------------------------------
-    def _key(self, triples: Triples) -> Indices:
-        key: Indices = (triples.failure * self.mesh.node_count + triples.place) * self.target_count + triples.target
-        return key
-
-    def _from_key(self, key: Indices) -> Triples:
-        rest, target = np.divmod(key, self.target_count)
-        failure, place = np.divmod(rest, self.mesh.node_count)
-        return Triples(failure, place, target)
-
-    def _end_key(self, triples: Triples) -> Indices:
-        key: Indices = (triples.failure * len(self.mesh.source) + triples.place) * self.target_count + triples.target
-        return key
-
-    def _together(self, triples: Triples) -> Rows:
-        """Return *triples* as rows, one for each (failure, place)."""
-        place_count = max(self.mesh.node_count, len(self.mesh.source))
-        keys, row_of = np.unique(triples.failure * place_count + triples.place, return_inverse=True)
-        marks = np.zeros((len(keys), self.target_count), dtype=np.bool_)
-        marks[row_of, triples.target] = True
-        failure, place = np.divmod(keys, place_count)
-        return Rows(failure, place, packed(marks))
-
-    # --- additions -------------------------------------------------------------------------------------------------
-    def _adds(self, dead: Rows, dropped: Rows) -> Rows:
-        """Return what to add where all next hops are gone and something else is left."""
-        assert self.is_lateral is not None
-        mesh = self.mesh
-        member_count = count_by_source(mesh, self.is_member)
-        pair_members = self._by_pair(self.is_member)
-        can_add = count_by_source(mesh, self.is_lateral) > 0
-        can_add_words = packed(can_add)
-
-        by_link = Rows(
-            self.end_failure, mesh.source, packed(self.is_member & ((member_count == 1) & can_add)[mesh.source])
-        )
-        far, near = mesh.target[self.pairs], mesh.source[self.pairs]
-        only_by = (
-            (pair_members > 0) & (pair_members == member_count[near]) & can_add[near] & ~self.situation.is_sole[far]
-        )
-        by_node = Rows(self.first_node + far, near, packed(only_by))
-
-        source = mesh.source[dropped.place]
-        lost_members = Rows(
-            dropped.failure, source, dropped.targets & self.member_words[dropped.place] & can_add_words[source]
-        )
-        keys, lost = np.unique(self._key(_apart(_nonempty(lost_members), self.target_count)), return_counts=True)
-        touched = self._from_key(keys)
-        lost = lost + self._direct(touched, self.is_member, pair_members)
-        by_drops = _select(touched, lost == member_count[touched.place, touched.target])
-        at_once = _apart(_nonempty(_joined([by_link, by_node])), self.target_count)
-        emptied = np.unique(np.concatenate([self._key(at_once), self._key(by_drops)]))
-        dead_keys = self._key(_apart(dead, self.target_count))
-        alive = self._from_key(emptied[~np.isin(emptied, dead_keys)])
-
-        starts = mesh.source_start[alive.place]
-        counts = mesh.source_start[alive.place + 1] - starts
-        which = np.repeat(np.arange(len(counts)), counts)
-        found = Triples(alive.failure[which], starts[which] + _offsets(counts), alive.target[which])
-        works = self.is_lateral[found.place, found.target]
-        works &= self.end_failure[found.place] != found.failure
-        works &= self.first_node + mesh.target[found.place] != found.failure
-        found = _select(found, works)
-        far_keys = self._key(Triples(found.failure, mesh.target[found.place], found.target))
-        found = _select(found, ~np.isin(far_keys, dead_keys))
-        # An endpoint turns to its nearest attachments only; a switch's are all at the same distance.
-        reach_by = self.situation.hops.distance[mesh.target[found.place], found.target]
-        groups, group_of = np.unique(
-            self._key(Triples(found.failure, mesh.source[found.place], found.target)), return_inverse=True
-        )
-        nearest = np.full(len(groups), UNREACHABLE, dtype=np.int32)
-        np.minimum.at(nearest, group_of, reach_by)
-        return self._together(_select(found, reach_by == nearest[group_of]))
-
-    # --- node entries ----------------------------------------------------------------------------------------------
-    def _with_node_entries(self, drops: Rows) -> Rows:
-        """Return *drops* with each link's drops repeated for the switches at its ends: a node's entry covers its links' entries."""
-        mesh = self.mesh
-        parts = [drops]
-        by_trunk = _chosen(drops, drops.failure < self.first_source)
-        for side in (0, 1):
-            node = mesh.source[self.ends_of_trunk[by_trunk.failure, side]]
-            part = Rows(self.first_node + node, by_trunk.place, by_trunk.targets)
-            parts.append(_chosen(part, mesh.source[part.place] != node))
-        if self.deliveries:
-            by_delivery = _chosen(drops, drops.failure >= self.first_delivery)
-            switches = np.array([failure.switch for failure in self.deliveries], dtype=np.int64)
-            node = switches[by_delivery.failure - self.first_delivery]
-            parts.append(Rows(self.first_node + node, by_delivery.place, by_delivery.targets))
-        return _merged(_joined(parts))
-
-    def _without_repeats(self, drops: Rows) -> Rows:
-        """Return *drops* without those of stray endpoints that their class drops as well: a class's drop holds for its endpoints."""
-        class_column = np.array([target.class_column for target in self.situation.targets], dtype=np.int64)
-        stray = np.flatnonzero(class_column != np.arange(len(class_column)))
-        if not len(stray):
-            return drops
-        marks = unpacked(drops.targets, self.target_count)
-        marks[:, stray] &= ~marks[:, class_column[stray]]
-        return _nonempty(Rows(drops.failure, drops.place, packed(marks)))
-
-    # --- what remains ----------------------------------------------------------------------------------------------
-    def _unprotected(self, dead: Rows) -> tuple[Unprotected, ...]:
-        """Return what nothing is armed against: sources that are dead for a target, and targets that hang on one switch or one link."""
-        situation = self.situation
-        found = [*self._cut_off(dead), *self._behind_one_switch()]
-        switches = situation.topology.switches
-        from_where: dict[tuple[str, str, int], set[NodeId]] = {}
-        for name, reason, target, nodes in found:
-            sources = from_where.setdefault((name, reason, target), set())
-            for node in nodes:
-                is_switch = node < len(switches)
-                sources.update((switches[node],) if is_switch else situation.sources[node - len(switches)].endpoints)
-        listed: dict[tuple[str, str, tuple[NodeId, ...]], set[DestinationId]] = {}
-        for (name, reason, target), sources in from_where.items():
-            destinations = listed.setdefault((name, reason, tuple(sorted(sources))), set())
-            destinations.update(situation.targets[target].destinations)
-        single = sum(len(links) == 1 for links in situation.access.values())
-        summary = (
-            [Unprotected(f"{single} access links", "an endpoint's only link: nothing can repair it", (), ())]
-            if single
-            else []
-        )
-        return (
-            *(
-                Unprotected(name, reason, tuple(sorted(destinations)), nodes)
-                for (name, reason, nodes), destinations in sorted(listed.items())
-            ),
-            *summary,
-        )
-
-    def _behind_one_switch(self) -> Iterator[tuple[str, str, int, tuple[int, ...]]]:
-        node, target = np.nonzero(self.situation.is_sole)
-        for switch, column in zip(node.tolist(), target.tolist(), strict=True):
-            yield self.situation.topology.switches[switch], NO_PATH, column, ()
-
-    def _cut_off(self, dead: Rows) -> Iterator[tuple[str, str, int, tuple[int, ...]]]:
-        """Yield (failure, reason, target, sources) for each source that has nothing left towards a target."""
-        situation, mesh = self.situation, self.mesh
-        is_source = np.zeros(mesh.node_count, dtype=np.bool_)
-        is_source[[access.switch for links in situation.access.values() for access in links]] = True
-        is_source[mesh.transit_count :] = True
-        lost = _apart(_chosen(dead, is_source[dead.place]), self.target_count)
-        lost = _select(lost, lost.failure != self.first_node + lost.place)
-        if not len(lost.failure):
-            return
-        cases, case_of = np.unique(lost.failure * self.target_count + lost.target, return_inverse=True)
-        failure, target = np.divmod(cases, self.target_count)
-        for first in range(0, len(cases), CASES_AT_ONCE):
-            chosen = slice(first, first + CASES_AT_ONCE)
-            works = self._works_under(failure[chosen])
-            attached = situation.is_attached[:, target[chosen]]
-            for column, number in enumerate(failure[chosen].tolist()):
-                gone = self.failures[number]
-                if gone.kind is Kind.DELIVERY:
-                    attached[gone.switch, column] = False
-            is_permitted = reaches(mesh, attached, works, is_valley_free=situation.topology.is_valley_free)
-            is_connected = reaches(mesh, attached, works, is_valley_free=False)
-            inside = np.flatnonzero((case_of >= first) & (case_of < first + CASES_AT_ONCE))
-            for at in inside.tolist():
-                node, column = int(lost.place[at]), int(case_of[at]) - first
-                reason = (
-                    NO_SAFE_CHANGE
-                    if is_permitted[node, column]
-                    else ONLY_VALLEY
-                    if is_connected[node, column]
-                    else NO_PATH
-                )
-                yield self._name(self.failures[int(lost.failure[at])]), reason, int(lost.target[at]), (node,)
-
-    def _works_under(self, failures: Indices) -> Bits:
-        """Return, link-ends x failures, which link-ends still work."""
-        mesh = self.mesh
-        works: Bits = self.situation.hops.usable[:, None] & (self.end_failure[:, None] != failures)
-        works &= (self.first_node + mesh.target)[:, None] != failures
-        works &= (self.first_node + mesh.source)[:, None] != failures
-        return works
-
-    def _name(self, failure: Failure) -> str:
-        topology = self.situation.topology
-        match failure.kind:
-            case Kind.TRUNK:
-                return topology.trunks[failure.subject].id
-            case Kind.NODE:
-                return topology.switches[failure.subject]
-            case Kind.SOURCE:
-                return f"access links at {topology.switches[self.mesh.target[failure.subject]]}"
-            case Kind.DELIVERY:
-                return f"access links at {topology.switches[failure.switch]}"
-
-
-def _offsets(counts: Indices) -> Indices:
-    """Return 0, 1, … within each run of *counts*."""
-    total = int(counts.sum())
-    return np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
-def _select(triples: Triples, chosen: Bits) -> Triples:
-    return Triples(triples.failure[chosen], triples.place[chosen], triples.target[chosen])
-
-
-def _chosen(rows: Rows, chosen: Bits) -> Rows:
-    return Rows(rows.failure[chosen], rows.place[chosen], rows.targets[chosen])
-
-
-def _nonempty(rows: Rows) -> Rows:
-    has_any: Bits = np.logical_or.reduce(rows.targets != 0, axis=1)
-    return _chosen(rows, has_any)
-
-
-def _joined(parts: list[Rows]) -> Rows:
-    return Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-
-
-def _merged(rows: Rows) -> Rows:
-    """Return *rows* in the order of (place, failure), one row for each, its targets those of any row."""
-    if not len(rows.failure):
-        return rows
-    stride = int(rows.failure.max()) + 1
-    key = rows.place * stride + rows.failure
-    order = np.argsort(key, kind="stable")
-    key = key[order]
-    starts = np.flatnonzero(np.diff(key, prepend=-1))
-    place, failure = np.divmod(key[starts], stride)
-    return Rows(failure, place, np.bitwise_or.reduceat(rows.targets[order], starts, axis=0))
-
-
-def _apart(rows: Rows, target_count: int) -> Triples:
-    which, target = np.nonzero(unpacked(rows.targets, target_count))
-    return Triples(rows.failure[which], rows.place[which], target.astype(np.int64))
-
-
-def _no_rows(word_count: int) -> Rows:
-    nothing = np.zeros(0, dtype=np.int64)
-    return Rows(nothing, nothing, np.zeros((0, word_count), dtype=np.uint64))
-
-
-def packed(marks: Bits) -> Words:
-    """Return *marks* (rows x targets) as bit sets, 64 targets a word."""
-    count = -(-marks.shape[1] // 64)
-    packed_bytes = np.zeros((len(marks), count * 8), dtype=np.uint8)
-    if marks.size:
-        packed_bytes[:, : -(-marks.shape[1] // 8)] = np.packbits(marks, axis=1)
-    words: Words = packed_bytes.view(np.uint64)
-    return words
-
-
-def unpacked(words: Words, target_count: int) -> Bits:
-    """Return the marks that `packed` made *words* of."""
-    if not words.size:
-        return np.zeros((len(words), target_count), dtype=np.bool_)
-    marks: Bits = np.unpackbits(words.view(np.uint8), axis=1, count=target_count).astype(np.bool_)
-    return marks
+def _groups(topology: Topology) -> dict[SrlgId, list[LinkId]]:
+    """Return the fabric's shared-risk groups, sorted, and the trunks of each."""
+    found: dict[SrlgId, list[LinkId]] = {}
+    for link in topology.fabric.links.values():
+        for srlg in link.srlgs:
+            trunks = found.setdefault(srlg, [])
+            if link.id in topology.trunk_index:
+                trunks.append(link.id)
+    return {srlg: found[srlg] for srlg in sorted(found)}

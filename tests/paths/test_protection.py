@@ -1,14 +1,22 @@
 """What is armed: which node changes what for which failure, who testifies to it, and what is listed as unprotected."""
 
+from random import Random
+
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from erfs.fabric import is_valley_free_required
+from erfs.fabric import Fabric, is_valley_free_required
 from erfs.generators import generate
 from erfs.ids import LinkId, NodeId
 from erfs.messages import ArmedEntry, Program
 from erfs.paths import Topology, compute
-from tests.paths.fabrics import Draft, fabrics
+from erfs.paths.bits import unpacked
+from erfs.paths.protection import Armory, Failure, Kind, arm, nothing_armed
+from erfs.paths.situation import Situation
+from tests.paths.deaths import restless
+from tests.paths.fabrics import FAMILIES, Draft, fabrics, family, family_name, tangle
 
 ALL_UP: frozenset[LinkId] = frozenset()
 
@@ -216,3 +224,97 @@ def test_where_valleys_are_forbidden_switches_only_remove(data: st.DataObject) -
     }
     if is_valley_free_required(fabric):
         assert not any(fabric.nodes[node].is_switch for node in adding)
+
+
+def rows_by_pair(armory: Armory, situation: Situation) -> dict[tuple[int, int], set[tuple[int, int, bool]]]:
+    """Return, for each node and destination, (failure, link-end, whether it is added)."""
+    rows = armory.rows(np.arange(situation.mesh.node_count))
+    found: dict[tuple[int, int], set[tuple[int, int, bool]]] = {}
+    for row in range(len(rows)):
+        what = int(rows.failure[row]), int(rows.end[row]), bool(rows.is_add[row])
+        for column in rows.columns[rows.starts[row] : rows.starts[row + 1]].tolist():
+            found.setdefault((int(rows.node[row]), column), set()).add(what)
+    return found
+
+
+def assert_keeps_up(fabric: Fabric, random: Random) -> None:
+    armory: Armory | None = None
+    before: dict[tuple[int, int], set[tuple[int, int, bool]]] = {}
+    for situation, anew in restless(fabric, random, 6):
+        armory = arm(situation, armory)
+        expected = arm(anew)
+        after = rows_by_pair(armory, situation)
+        assert after == rows_by_pair(expected, anew)
+        assert armory.unprotected == expected.unprotected
+        if armory.changed is not None:
+            said = unpacked(armory.changed.columns, len(situation.targets))
+            changed = {
+                (int(node), int(column))
+                for place, node in enumerate(armory.changed.nodes)
+                for column in np.flatnonzero(said[place])
+            }
+            assert {pair for pair in before.keys() | after.keys() if before.get(pair) != after.get(pair)} <= changed
+        before = after
+
+
+@pytest.mark.parametrize("number", range(len(FAMILIES)), ids=family_name)
+def test_an_armory_brought_up_to_date_is_one_made_from_nothing(number: int) -> None:
+    """And says of whom it changed its mind."""
+    assert_keeps_up(family(number), Random(number))
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_an_armory_of_a_tangle_brought_up_to_date_is_one_made_from_nothing(seed: int) -> None:
+    random = Random(seed)
+    assert_keeps_up(tangle(random), random)
+
+
+def test_an_armory_is_made_anew_when_endpoints_have_lost_attachments() -> None:
+    """Then there are other targets, and nothing of the old one fits."""
+    fabric = generate("leaf-spine", {"leaves": 4, "spines": 2, "hosts_per_leaf": 1, "attachments": 2})
+    topology = Topology(fabric)
+    access = next(link for link in sorted(fabric.links) if fabric.is_access(fabric.links[link]))
+    first = Situation(topology, ALL_UP)
+    armory = arm(first)
+    after = arm(Situation(topology, frozenset({access}), previous=first), armory)
+    assert after is not armory
+    assert after.changed is None
+
+
+def test_nothing_armed_changes_nothing() -> None:
+    situation = Situation(Topology(generate("fat-tree", {"k": 4})), ALL_UP)
+    armory = nothing_armed(situation)
+    assert armory.failures == ()
+    assert armory.unprotected == ()
+    assert len(armory.rows_of(0)) == len(armory.drops.failure) == len(armory.adds.failure) == 0
+
+
+def test_what_a_group_of_links_changes_includes_what_each_of_them_does() -> None:
+    situation = Situation(Topology(generate("fat-tree", {"k": 4})), ALL_UP)
+    armory = arm(situation)
+    trunks = situation.topology.trunks
+    groups = sorted(
+        {srlg for trunk in trunks for srlg in trunk.srlgs}
+        | {srlg for link in situation.topology.fabric.links.values() for srlg in link.srlgs}
+    )
+    found = rows_by_pair(armory, situation)
+    checked = 0
+    for changes in found.values():
+        drops: dict[Failure, set[int]] = {}
+        for number, end, _ in changes:
+            drops.setdefault(armory.failures[number], set()).add(end)
+        for failure, ends in drops.items():
+            if failure.kind is Kind.TRUNK:
+                for srlg in trunks[failure.subject].srlgs:
+                    checked += 1
+                    assert ends <= drops[Failure(Kind.SRLG, groups.index(srlg))]
+    assert checked
+
+
+def test_who_is_dead_itself_is_not_armed() -> None:
+    """A link to an edge switch takes the cores of its plane with it: those who send to them leave them, the cores themselves do nothing."""
+    fabric = generate("fat-tree", {"k": 4})
+    programs = compute(Topology(fabric), unusable=ALL_UP).programs
+    link = next(link.id for link in fabric.trunks if {end.node for end in link.ends} == {"pod0-agg0", "pod0-edge0"})
+    armed = {node for node, program in programs.items() if link in entries_of(program)}
+    assert armed == {NodeId(f"pod{pod}-edge{rack}") for pod in range(4) for rack in range(2)} - {"pod0-edge0"}

@@ -4,7 +4,7 @@ serve is served once the facts have spread.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import networkx as nx
@@ -418,9 +418,21 @@ def test_a_nodes_entry_covers_its_links_entries(data: st.DataObject) -> None:
                 assert len(reporters) < 2, (node, failed)
 
 
+def test_a_cut_tray_is_left_by_facts_alone() -> None:
+    """The cables of a pod to one plane lie in one tray: whoever sends by them leaves that aggregation switch, and nothing has to be asked."""
+    fabric = generate("fat-tree", {"k": 4})
+    world = World(fabric, compute(Topology(fabric), unusable=NO_FAILURE).programs)
+    world.fail(link.id for link in fabric.trunks if "tray:pod0-plane0" in link.srlgs)
+    world.spread_facts()
+    assert loops_in(fabric, world.tables()) == []
+    for source, target in pairs_of(fabric):
+        assert fates(fabric, world.tables(), source, target, world.works) == {"delivered"}
+
+
 def test_both_core_uplinks_of_one_aggregation_switch() -> None:
     """No single failure's entry repairs it: the edge switches of the pod hear `cannot_reach` and leave that aggregation switch."""
-    fabric = generate("fat-tree", {"k": 4})
+    tray = generate("fat-tree", {"k": 4})
+    fabric = Fabric(tray.nodes.values(), [replace(link, srlgs=()) for link in tray.links.values()])
     world = World(fabric, compute(Topology(fabric), unusable=NO_FAILURE).programs)
     aggregation = NodeId("pod0-agg0")
     world.fail(link.id for link in fabric.links_of[aggregation] if link.far_end(aggregation).node.startswith("core"))
