@@ -278,15 +278,24 @@ def _in_processes(work: "Work", todo: "list[Piece]", jobs: int) -> "Iterator[Imp
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Let processes that are started inside never hear Ctrl-C: whoever started them ends them, and no worker shows a traceback."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """
+    Put Ctrl-C off while processes are started inside, and let these never hear it: whoever started them ends them.
+
+    Blocking the signal is for the processes, which inherit that. It does not spare us: any other thread may take the signal, and Python
+    then raises in the main one, half-way through a start, and the process started last would be nobody's.
+    """
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    can_block = hasattr(signal, "pthread_sigmask")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if can_block else set()
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if can_block:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager

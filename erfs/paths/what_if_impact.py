@@ -251,7 +251,6 @@ class _Block:
         by_switch = dead.failure * ground.node_count + dead.switch
         by_class = dead.failure * ground.class_count + dead.column + self.classes.start
         is_for_class = _crowd(by_class) >= _crowd(by_switch)
-        is_for_class |= self.failures.is_delivery[dead.failure]
         kinds = ground.node_count + ground.class_count
         pivot = np.where(is_for_class, ground.node_count + dead.column + self.classes.start, dead.switch)
         searches, search_of = np.unique(dead.failure * kinds + pivot, return_inverse=True)
@@ -323,14 +322,16 @@ class _Block:
 
     # --- demands ---------------------------------------------------------------------------------------------------
     def _demands(self, dead: _Rows, is_permitted: Bits) -> tuple[Indices, Indices, Indices]:
-        """Return the demands cut, cut by policy, and waiting: a class is as well off as the best of the attachments it keeps."""
+        """Return the demands cut, cut by policy, and waiting: a class is as well off as the best of the attachments it keeps.
+
+        Demands inside a class are never among them: its endpoints meet at any attachment they keep.
+        """
         ground, columns, failures = self.ground, self.flow.columns, self.failures
         of_switch = self._classes_at
         which, place = of_switch.spread(dead.switch)
         class_ = ground.class_of_attachment[place]
         failure, column = dead.failure[which], dead.column[which]
-        is_delivery = failures.is_delivery[failure]
-        keeps = ~is_among(self.lost, self._lost_key(failure, class_, dead.switch[which])) | is_delivery
+        keeps = ~is_among(self.lost, self._lost_key(failure, class_, dead.switch[which]))
         # An attachment that a class lost is as bad as a dead one, for every destination.
         away = np.flatnonzero(~failures.is_delivery[failures.lost_failure])
         reach = self.flow.distance[failures.lost_switch[away]] != UNREACHED
@@ -360,8 +361,6 @@ class _Block:
         is_single = failures.is_delivery[failure]
         sources = ground.weight[class_] - self._gone_of(failure, class_)
         weight = sources * np.where(is_single, 1, ground.weight[target] - self._gone_of(failure, target))
-        # An endpoint has no demand to itself.
-        weight -= np.where(class_ == target, np.where(is_single, 1, sources), 0)
         # What cannot reach an endpoint cannot be reached from it: permitted paths can be walked either way.
         both = np.where(is_single, 2 * weight, weight)
         return (
@@ -376,7 +375,6 @@ class _Block:
         which, place = spread(ground.class_start[class_], np.diff(ground.class_start)[class_])
         switch = ground.attachment[place]
         keeps = ~is_among(self.lost, self._lost_key(failure[which], class_[which], switch))
-        keeps |= self.failures.is_delivery[failure[which]]
         which, switch = which[keeps], switch[keeps]
         arrives = self._still_has_path(_Rows(failure[which], switch, column[which]), is_valley_free=False)
         found: Bits = np.bincount(which, weights=arrives, minlength=len(failure)) > 0

@@ -333,14 +333,12 @@ def test_a_spine_of_four_costs_a_quarter() -> None:
 
 
 def test_the_bisection_of_a_torus_is_two_planes_of_links() -> None:
-    """A ring of four across is cut at two places: a 4x4 torus by 8 links, one of which is an eighth."""
-    fabric = generate("torus", {"dims": (4, 4)})
+    """A 4x8 torus is cut in two across its long side, at two places, by 8 links: one of these is an eighth. Across the other it takes 16."""
+    fabric = generate("torus", {"dims": (4, 8)})
     sweep = Sweep(fabric, KINDS)
     assert sweep.cuts.sum(axis=1).tolist() == [8]
-    assert {outcome.bisection_ppm for outcome in swept(sweep)[1].values() if outcome.failure.kind == "link"} == {
-        PPM,
-        875_000,
-    }
+    links = [outcome for outcome in swept(sweep)[1].values() if outcome.failure.kind == "link"]
+    assert {outcome.bisection_ppm for outcome in links} == {PPM, 875_000}
 
 
 def test_a_fabric_without_endpoints_or_without_trunks_has_nothing_to_lose() -> None:
