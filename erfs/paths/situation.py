@@ -17,6 +17,7 @@ from erfs.paths.bits import Bits, Indices, Words, packed, unpacked
 from erfs.paths.mesh import Mesh
 from erfs.paths.next_hops import NextHops, Touched
 from erfs.paths.topology import Access, Topology
+from erfs.paths.weights import EQUAL, Ground, Weighing, Weights
 
 NO_COSTS: Final[Mapping[LinkId, int]] = MappingProxyType({})
 
@@ -44,6 +45,20 @@ class Source:
     endpoints: tuple[NodeId, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """
+    The weights of a situation, with what their numbers stand for: what a later situation starts from, as a value.
+
+    The only trace that one situation leaves in another: a group keeps its weights while they are good enough. Whoever has none to start from, as
+    a controller that has just been started, starts from equal ones; so its weights may differ from its predecessor's, within the tolerance.
+    """
+
+    weights: Weights
+    targets: tuple[Target, ...]
+    sources: tuple[Source, ...]
+
+
 class Situation:
     """
     A topology, what of it is out of use, and the next hops in what is left.
@@ -55,6 +70,7 @@ class Situation:
         unusable: Links to do without; trunks and access links.
         costs: Of trunks that are not to cost 1, at least 1: a trunk that is to be avoided costs more.
         previous: A situation of this topology that nobody asks for next hops any more: they are brought up to date, not computed again.
+        shared: How traffic was shared before; if it is not given, as in *previous*, if that was asked; else equally.
 
     Cost: O(endpoints whose links are unusable), and of the first look at `hops` that of `NextHops`, or of its `update`.
     """
@@ -65,6 +81,7 @@ class Situation:
         unusable: frozenset[LinkId],
         costs: Mapping[LinkId, int] = NO_COSTS,
         previous: "Situation | None" = None,
+        shared: Sharing | None = None,
     ) -> None:
         self.topology = topology
         self.unusable = unusable
@@ -79,6 +96,10 @@ class Situation:
         self.sources = _sources(attachments)
         self.source_of = {endpoint: index for index, source in enumerate(self.sources) for endpoint in source.endpoints}
         self._previous = previous
+        if shared is None and previous is not None and "sharing" in previous.__dict__:
+            shared = previous.sharing
+        self._shared = shared
+        self._weighing: Weighing | None = None
 
     @cached_property
     def _column_of_stray(self) -> dict[NodeId, int]:
@@ -193,7 +214,11 @@ class Situation:
             is_usable = np.array([topology.trunks[trunk].id not in self.unusable for trunk in trunks], dtype=np.bool_)
             cost = np.array([self.costs.get(topology.trunks[trunk].id, 1) for trunk in trunks], dtype=np.int64)
             ends = topology.ends_of_trunk[trunks].ravel()
-            return hops, hops.update(ends, np.repeat(is_usable, 2), np.repeat(cost, 2))
+            touched = hops.update(ends, np.repeat(is_usable, 2), np.repeat(cost, 2))
+            self._weighing = previous._weighing  # noqa: SLF001  # both belong to whoever has the next hops
+            if self._weighing is not None:
+                self._weighing.update(touched, self._weights_before())
+            return hops, touched
         usable = np.ones(len(self.mesh), dtype=np.bool_)
         cost = np.ones(len(self.mesh), dtype=np.int64)
         for link in self.unusable & topology.trunk_index.keys():
@@ -204,6 +229,51 @@ class Situation:
             self.mesh, self.attached, len(self.targets), usable, cost, is_valley_free=topology.is_valley_free
         )
         return hops, None
+
+    @cached_property
+    def sharing(self) -> Sharing:
+        """How each mesh node shares what goes to a target among its next hops."""
+        hops = self.hops
+        if self._weighing is None:
+            self._weighing = Weighing(hops, self._ground(), self._weights_before())
+        return Sharing(self._weighing.weights, self.targets, self.sources)
+
+    def _weights_before(self) -> Weights:
+        shared = self._shared
+        if shared is None:
+            return EQUAL
+        if (shared.targets, shared.sources) == (self.targets, self.sources):
+            return shared.weights
+        transit_count = self.mesh.transit_count
+        number_of = {source.attachments: transit_count + number for number, source in enumerate(self.sources)}
+        node_of = [*range(transit_count), *(number_of.get(source.attachments, -1) for source in shared.sources)]
+        column_of = {target: column for column, target in enumerate(self.targets)}
+        return shared.weights.moved(
+            np.array(node_of, dtype=np.int64),
+            np.array([column_of.get(target, -1) for target in shared.targets], dtype=np.int64),
+        )
+
+    def _ground(self) -> Ground:
+        """Return what the weights are measured against, which changes with the sources only."""
+        topology, hops = self.topology, self.hops
+        known = topology.ground
+        usual = None
+        if isinstance(known, Ground):
+            if known.is_of(hops.mesh):
+                return known
+            usual = known.usual[: 2 * hops.mesh.transit_count]
+        elif not hops.usable.all() or (hops.cost != 1).any():
+            every = np.ones(len(hops.mesh), dtype=np.bool_)
+            hops = NextHops(
+                hops.mesh,
+                hops.attached,
+                hops.column_count,
+                every,
+                every.astype(np.int64),
+                is_valley_free=hops.is_valley_free,
+            )
+        topology.ground = found = Ground(hops, topology.arrivals_bps, usual)
+        return found
 
     @cached_property
     def is_member(self) -> Bits:

@@ -41,6 +41,8 @@ class Topology:
         self.fabric = fabric
         self.memory: object = None
         """Whatever the last computation left for the next."""
+        self.ground: object = None
+        """What the weights of the last layout were measured against."""
         self.is_valley_free = is_valley_free_required(fabric)
         self.switches: tuple[NodeId, ...] = tuple(node.id for node in fabric.switches)
         self.switch_index: dict[NodeId, int] = {node: index for index, node in enumerate(self.switches)}
@@ -93,6 +95,28 @@ class Topology:
     def ends_of_trunk(self) -> Indices:
         """Both link-ends of each trunk, lower source first."""
         return np.argsort(self.end_trunk, kind="stable").reshape(-1, 2)
+
+    @cached_property
+    def arrivals_bps(self) -> Indices:
+        """
+        Switches x 2: how much can arrive, as built, of what a switch then sends down (0) and up (1).
+
+        What is sent up came from below: from endpoints, and by the far ends of the down link-ends. What is sent down came from above; at the top
+        from below. Where valleys are allowed it may have come from anywhere.
+        """
+        count = len(self.switches)
+        links = self.fabric.links
+        access = np.zeros(count, dtype=np.int64)
+        for accesses in self.access.values():
+            for one in accesses:
+                access[one.switch] += links[one.link].capacity_bps
+        above, below = np.zeros(count, dtype=np.int64), access.copy()
+        is_other = self.end_source != self.end_target
+        for total, chosen in ((above, is_other & self.end_is_up), (below, is_other & ~self.end_is_up)):
+            np.add.at(total, self.end_source[chosen], self.end_capacity_bps[chosen])
+        if not self.is_valley_free:
+            return np.stack([above + below, above + below], axis=1)
+        return np.stack([np.where(above > 0, above, below - access), below], axis=1)
 
     def class_of(self, endpoint: NodeId) -> DestinationId:
         """Return the destination class of an attached endpoint."""
