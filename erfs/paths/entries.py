@@ -11,8 +11,9 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from erfs.ids import DestinationId, LinkId, NodeId, SrlgId
+from erfs.messages import ChangeRef, SharedRisk
 from erfs.paths.bits import Bits, Indices
-from erfs.paths.mint import Mint, Outfit, Refs
+from erfs.paths.mint import Mint, Outfit
 from erfs.paths.protection import Armory, Failure, Kind, Rows
 from erfs.paths.situation import Situation
 from erfs.paths.topology import Access
@@ -27,6 +28,7 @@ class _Case(NamedTuple):
     A failure as a program names it.
 
     Args:
+        label, tail: What its JSON begins and ends with.
         reporters: Who can testify to it.
         links: Of a shared-risk group: its usable links.
         ignored: Of a node: its links that are unusable already.
@@ -35,6 +37,8 @@ class _Case(NamedTuple):
 
     kind: _Kind
     id: str
+    label: str
+    tail: str
     reporters: tuple[NodeId, ...]
     links: tuple[LinkId, ...] = ()
     ignored: tuple[LinkId, ...] = ()
@@ -189,10 +193,19 @@ class Armourer:
         if self._has_templates:
             found.sort(key=lambda item: (_KINDS.index(item[0].kind), item[0].id))
         sets, steps = _Numbering[int](), _Numbering[int]()
-        refs = self._mint.refs
-        of_kind: dict[_Kind, dict[Any, Refs]] = {kind: {} for kind in _KINDS}
+        refs_of = self._mint.refs
+        refs: dict[_Kind, dict[Any, tuple[ChangeRef, ...]]] = {kind: {} for kind in _KINDS}
+        texts: dict[_Kind, list[str]] = {kind: [] for kind in _KINDS}
+        # Hundreds of thousands of times on a large fabric, so without a function call where there is one change.
         for case, changes in found:
-            of_kind[case.kind][case.id] = refs[tuple([(sets[put], steps[step]) for put, step in changes])]
+            if len(changes) == 1:
+                ((put, step),) = changes
+                value, text = refs_of[((sets[put], steps[step]),)]
+            else:
+                value, text = refs_of[tuple([(sets[put], steps[step]) for put, step in changes])]
+            kind = case.kind
+            refs[kind][case.id] = value
+            texts[kind].append(case.label + text + case.tail)
         reporters = set[NodeId]().union(*[case.reporters for case, _ in found])
         reporters.discard(node)
         ignored = {link for case, _ in found for link in case.ignored}
@@ -203,9 +216,13 @@ class Armourer:
             ignored=tuple(sorted(ignored)),
             sets=[all_sets[number] for number in sets],
             steps=[all_steps[number] for number in steps],
-            links=of_kind["link"],
-            nodes=of_kind["node"],
-            srlgs={SrlgId(name): (risks[name], changes) for name, changes in of_kind["srlg"].items()},
+            links=refs["link"],
+            nodes=refs["node"],
+            srlgs={
+                SrlgId(name): SharedRisk.model_construct(links=risks[name], changes=changes)
+                for name, changes in refs["srlg"].items()
+            },
+            texts=[",".join(texts[kind]) for kind in _KINDS],
         )
 
     # --- failures ----------------------------------------------------------------------------------------------------
@@ -215,20 +232,20 @@ class Armourer:
         match failure.kind:
             case Kind.TRUNK:
                 link = topology.trunks[failure.subject]
-                yield _Case("link", link.id, (link.a.node, link.b.node))
+                yield self._case("link", link.id, (link.a.node, link.b.node))
             case Kind.NODE:
                 node = topology.switches[failure.subject]
                 pairs = [pair for pair in topology.witnesses_of[node] if pair[0] not in situation.unusable]
                 reporters = tuple({reporter: None for _, reporter in pairs})
                 # An entry of a node needs two reporters; with one, its one link's entry is all there is to say.
                 if len(reporters) > 1:
-                    yield _Case("node", node, reporters, ignored=situation.lame_switches.get(failure.subject, ()))
+                    yield self._case("node", node, reporters, ignored=situation.lame_switches.get(failure.subject, ()))
             case Kind.SRLG:
                 name, links = self._groups[failure.subject]
                 # Two of its links have to be reported; with one left, that link's entry is all there is to say.
                 if len(links) > 1:
                     ends = [end.node for link in links for end in topology.fabric.links[link].ends]
-                    yield _Case("srlg", name, tuple(ends), links)
+                    yield self._case("srlg", name, tuple(ends), links)
             case Kind.DELIVERY:
                 for endpoint in situation.endpoints_of(failure.subject):
                     by_switch = self._access_by_switch(endpoint)
@@ -236,6 +253,21 @@ class Armourer:
                     yield from self._access_cases(endpoint, by_switch[failure.switch], itself)
             case Kind.SOURCE:
                 raise AssertionError("only the endpoint itself is armed for its own access link")
+
+    def _case(
+        self,
+        kind: _Kind,
+        name: str,
+        reporters: tuple[NodeId, ...],
+        links: tuple[LinkId, ...] = (),
+        *,
+        ignored: tuple[LinkId, ...] = (),
+        only: DestinationId | None = None,
+    ) -> _Case:
+        label, tail = f"{self._mint.quoted[name]}:", ""
+        if kind == "srlg":
+            label, tail = f'{label}{{"changes":', f',"links":{self._mint.list_of(links)}}}'
+        return _Case(kind, name, label, tail, reporters, links, ignored, only)
 
     @cached_property
     def _groups(self) -> list[tuple[SrlgId, tuple[LinkId, ...]]]:
@@ -254,7 +286,7 @@ class Armourer:
         if len(links) > 1:
             return ()
         switch = self._situation.topology.switches[links[0].switch]
-        return (_Case("link", links[0].link, (endpoint, switch), only=only),)
+        return (self._case("link", links[0].link, (endpoint, switch), only=only),)
 
     def _access_by_switch(self, endpoint: NodeId) -> dict[int, tuple[Access, ...]]:
         """Return the usable access links of *endpoint* by the switch they lead to."""

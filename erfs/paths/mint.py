@@ -63,7 +63,7 @@ class Mint:
         """JSON strings, made as they are asked for."""
         self.refs: Mapping[tuple[tuple[int, int], ...], Refs] = _RefsOf()
         """Changes, made as they are asked for: for each the places of its destinations and of its step."""
-        self._members: dict[tuple[str, ...], tuple[tuple[Member, ...], str]] = {}
+        self._members: dict[tuple[tuple[str, ...], tuple[int, ...]], tuple[tuple[Member, ...], str]] = {}
         self._routes: dict[tuple[DestinationId, int, bool], tuple[Route, str]] = {}
         self._lists: dict[tuple[str, ...], str] = {}
         self._steps: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Step, str]] = {}
@@ -75,12 +75,14 @@ class Mint:
             found = self._lists[texts] = "[" + ",".join([self.quoted[text] for text in texts]) + "]"
         return found
 
-    def members(self, ports: tuple[str, ...]) -> tuple[tuple[Member, ...], str]:
-        """Return the members that send by *ports*."""
-        found = self._members.get(ports)
+    def members(self, ports: tuple[str, ...], weights: tuple[int, ...] = ()) -> tuple[tuple[Member, ...], str]:
+        """Return the members that send by *ports*: with *weights*, one for each, or equally."""
+        found = self._members.get((ports, weights))
         if found is None:
-            texts = [f'{{"port":{self.quoted[port]},"weight":1}}' for port in ports]
-            found = self._members[ports] = (tuple([Member(port=port) for port in ports]), _list(texts))
+            pairs = list(zip(ports, weights or (1,) * len(ports), strict=True))
+            texts = [f'{{"port":{self.quoted[port]},"weight":{weight}}}' for port, weight in pairs]
+            members = tuple([Member(port=port, weight=weight) for port, weight in pairs])
+            found = self._members[ports, weights] = (members, _list(texts))
         return found
 
     def route(self, destination: DestinationId, group: int, has_detour: bool) -> tuple[Route, str]:
@@ -93,9 +95,9 @@ class Mint:
             found = self._routes[key] = (Route(destination=destination, group=group, has_detour=has_detour), text)
         return found
 
-    def groups(self, ports: Iterable[tuple[str, ...]]) -> tuple[tuple[Group, ...], str]:
-        """Return groups, numbered in the order given."""
-        members = [self.members(group) for group in ports]
+    def groups(self, parts: Iterable[tuple[tuple[str, ...], tuple[int, ...]]]) -> tuple[tuple[Group, ...], str]:
+        """Return groups, numbered in the order given: for each its ports, and their weights if they are not equal."""
+        members = [self.members(*part) for part in parts]
         texts = [f'{{"id":{number},"members":{text}}}' for number, (_, text) in enumerate(members)]
         return tuple([Group(id=number, members=group) for number, (group, _) in enumerate(members)]), _list(texts)
 
@@ -115,12 +117,20 @@ class Mint:
         ignored: tuple[LinkId, ...],
         sets: Sequence[tuple[DestinationId, ...]],
         steps: Sequence[tuple[tuple[str, ...], tuple[str, ...]]],
-        links: Mapping[LinkId, Refs],
-        nodes: Mapping[NodeId, Refs],
-        srlgs: Mapping[SrlgId, tuple[tuple[LinkId, ...], Refs]],
+        links: dict[LinkId, tuple[ChangeRef, ...]],
+        nodes: dict[NodeId, tuple[ChangeRef, ...]],
+        srlgs: dict[SrlgId, SharedRisk],
+        texts: Sequence[str],
     ) -> Outfit:
-        """Return what a node is armed for; the mappings sorted by name."""
-        quoted = self.quoted
+        """
+        Return what a node is armed for.
+
+        Args:
+            reporters, ignored, links, nodes, srlgs: As in the message, sorted.
+            sets: In the order of their places.
+            steps: In the order of their places: what to drop, and what to add.
+            texts: The JSON of the items of *links*, *nodes* and *srlgs*.
+        """
         made = [self.step(*step) for step in steps]
         # Nothing here needs to be checked again: half of the cost of a large program.
         value = Armed.model_construct(
@@ -128,23 +138,20 @@ class Mint:
             ignored=ignored,
             sets=tuple(sets),
             steps=tuple([step for step, _ in made]),
-            links={link: refs.value for link, refs in links.items()},
-            nodes={node: refs.value for node, refs in nodes.items()},
-            srlgs={name: SharedRisk(links=group, changes=refs.value) for name, (group, refs) in srlgs.items()},
+            links=links,
+            nodes=nodes,
+            srlgs=srlgs,
         )
-        risks = [
-            f'{quoted[name]}:{{"changes":{refs.text},"links":{self.list_of(group)}}}'
-            for name, (group, refs) in srlgs.items()
-        ]
+        of_links, of_nodes, of_srlgs = texts
         text = "".join(
             [
                 f'{{"ignored":{self.list_of(ignored)},"links":{{',
-                ",".join([f"{quoted[link]}:{refs.text}" for link, refs in links.items()]),
+                of_links,
                 '},"nodes":{',
-                ",".join([f"{quoted[node]}:{refs.text}" for node, refs in nodes.items()]),
+                of_nodes,
                 f'}},"reporters":{self.list_of(reporters)},"sets":',
                 _list([self.list_of(destinations) for destinations in sets]),
-                f',"srlgs":{{{",".join(risks)}}},"steps":',
+                f',"srlgs":{{{of_srlgs}}},"steps":',
                 _list([text for _, text in made]),
                 "}",
             ]
