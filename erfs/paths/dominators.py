@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from erfs.paths.bits import Indices, Words, positions, unpacked
+from erfs.paths.bits import Indices, Words, has_any, positions, unpacked
 from erfs.paths.choices import Choices, Pairs
 from erfs.paths.mesh import Mesh, run_starts, runs
 from erfs.paths.next_hops import UNREACHABLE
@@ -23,7 +23,9 @@ NOTHING: Final = -1
 # Endpoints come after all switches, whatever their distance: they may turn to any attachment, and nobody sends to them.
 _LAST: Final = int(UNREACHABLE) - 1
 # Link-ends of pairs looked at together: the arrays of one step stay within some tens of megabytes.
-ENDS_AT_ONCE: Final = 1 << 20
+ENDS_AT_ONCE: Final = 1 << 18
+# Marks of link-ends x destinations looked at together, so that they stay in the second-level cache.
+MARKS_AT_ONCE: Final = 1 << 20
 
 
 class Dominators:
@@ -162,31 +164,53 @@ class Dominators:
         for length in sorted(hops.levels):
             level = hops.levels[length]
             self.length[: self.root][unpacked(level, self.column_count)] = length
-            if length:
-                node, column = positions(level[:transit])
-                if self._choices.laterals is not None:
-                    self._settle_in_order(node, column)
-                    continue
-                for first, stop in self._blocks(node):
-                    self._settle(node[first:stop], column[first:stop])
+            if not length:
+                continue
+            if self._choices.laterals is None:
+                self._settle_level(level[:transit])
+            else:
+                self._settle_in_order(*positions(level[:transit]))
         node, column = positions(hops.reached[transit:])
         self._settle(node + transit, column)
 
+    def _settle_level(self, level: Words) -> None:
+        """Put all pairs in *level* in their place; all they may send to are in theirs. Reads whole rows of link-ends, so it is for many pairs."""
+        mesh, count = self.mesh, self.column_count
+        nodes = np.flatnonzero(has_any(level))
+        degree = np.diff(mesh.source_start)[nodes]
+        for size in np.unique(degree):
+            alike = nodes[degree == size]
+            step = max(1, MARKS_AT_ONCE // int(size * count))
+            for first in range(0, len(alike), step):
+                block = alike[first : first + step]
+                ends = mesh.source_start[block][:, None] + np.arange(size)
+                words = self._choices.words[ends] & level[block][:, None]
+                marks = unpacked(words.reshape(-1, words.shape[2]), count).reshape(len(block), size, count)
+                pair, place = np.nonzero(np.ascontiguousarray(marks.transpose(0, 2, 1)).reshape(-1, size))
+                starts = run_starts(pair)
+                row, column = np.divmod(pair[starts], count)
+                targets = mesh.target[ends]
+                self._place(block[row], column, starts, targets[pair // count, place], ends[row, place[starts]])
+
     def _settle(self, node: Indices, column: Indices) -> None:
         """Put (*node*, *column*) in their place; all they may send to are in theirs."""
-        which, ends = self.choices_of(node, column, self._choices.words)
-        self._place(node, column, which, ends)
+        for first, stop in self._blocks(node):
+            which, ends = self.choices_of(node[first:stop], column[first:stop], self._choices.words)
+            self._place_runs(node[first:stop], column[first:stop], which, ends)
 
-    def _place(self, node: Indices, column: Indices, which: Indices, ends: Indices) -> None:
+    def _place_runs(self, node: Indices, column: Indices, which: Indices, ends: Indices) -> None:
         starts = run_starts(which)
         pair = which[starts]
-        node, column = node[pair], column[pair]
-        parent = self.common(starts, self.mesh.target[ends], column)
-        is_sole = np.diff(starts, append=len(which)) == 1
+        self._place(node[pair], column[pair], starts, self.mesh.target[ends], ends[starts])
+
+    def _place(self, node: Indices, column: Indices, starts: Indices, targets: Indices, first_ends: Indices) -> None:
+        """Put (*node*, *column*) in their place: each sends to the run of *targets* that begins at *starts*, by *first_ends* first."""
+        parent = self.common(starts, targets, column)
+        is_sole = np.diff(starts, append=len(targets)) == 1
         at = node * self.column_count + column
         self.parent.ravel()[at] = parent
         self.depth.ravel()[at] = self.depth[parent, column] + 1
-        self.sole.ravel()[at] = np.where(is_sole, self.end_failure[ends[starts]], NOTHING)
+        self.sole.ravel()[at] = np.where(is_sole, self.end_failure[first_ends], NOTHING)
 
     def _settle_in_order(self, node: Indices, column: Indices) -> None:
         """Put pairs of one distance in their place, who turns to nobody else among them first."""
@@ -201,7 +225,7 @@ class Dominators:
             is_ready = ~is_blocked[which]
             ready = which[is_ready]
             assert len(ready), "choices go round in a circle"
-            self._place(node, column, ready, ends[is_ready])
+            self._place_runs(node, column, ready, ends[is_ready])
             waiting[at[ready]] = False
             which, ends = which[~is_ready], ends[~is_ready]
         waiting[at] = False

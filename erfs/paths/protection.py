@@ -75,13 +75,18 @@ class _Layout:
             for switch in target.attachments
         ]
         self.first_group = self.first_delivery + len(deliveries)
-        self.groups = _groups(topology)
+        groups = _groups(topology)
+        self.group_names = tuple(groups)
+        self.ends_of_group = [
+            np.sort(topology.ends_of_trunk[np.array([topology.trunk_index[link] for link in links], np.int64)].ravel())
+            for links in groups.values()
+        ]
         self.failures = (
             *(Failure(Kind.TRUNK, trunk) for trunk in range(trunk_count)),
             *(Failure(Kind.SOURCE, trunk_end_count + index) for index in range(source_end_count)),
             *(Failure(Kind.NODE, node) for node in range(mesh.transit_count)),
             *deliveries,
-            *(Failure(Kind.SRLG, group) for group in range(len(self.groups))),
+            *(Failure(Kind.SRLG, group) for group in range(len(groups))),
         )
         self.delivery: tuple[Indices, Indices, Indices] = (
             np.array([failure.switch for failure in deliveries], dtype=np.int64),
@@ -89,12 +94,6 @@ class _Layout:
             self.first_delivery + np.arange(len(deliveries)),
         )
         self.class_column: Indices = np.array([target.class_column for target in targets], dtype=np.int64)
-        self.ends_of_group = [
-            np.sort(
-                topology.ends_of_trunk[np.array([topology.trunk_index[link] for link in links], dtype=np.int64)].ravel()
-            )
-            for links in self.groups.values()
-        ]
 
     @cached_property
     def numbers(self) -> Numbers:
@@ -115,29 +114,37 @@ class _Layout:
         words: Words = packed(marks)[0]
         return words
 
-    def losses(self, topology: Topology) -> list[Loss]:
-        """Return what each failure takes away."""
-        switches, mesh = topology.switches, self.mesh
-        nothing = np.zeros(0, dtype=np.int64)
-        ends_of_trunk = topology.ends_of_trunk
-        found: list[Loss] = []
-        for failure in self.failures:
-            match failure.kind:
-                case Kind.TRUNK:
-                    found.append(Loss(topology.trunks[failure.subject].id, ends_of_trunk[failure.subject]))
-                case Kind.SOURCE:
-                    ends = np.array([failure.subject])
-                    found.append(Loss(f"access links at {switches[mesh.target[failure.subject]]}", ends))
-                case Kind.NODE:
-                    node = np.array([failure.subject])
-                    ends = np.concatenate([mesh.outgoing(node)[0], mesh.incoming(node)[0]])
-                    found.append(Loss(switches[failure.subject], ends, node=failure.subject))
-                case Kind.DELIVERY:
-                    name = f"access links at {switches[failure.switch]}"
-                    found.append(Loss(name, nothing, switch=failure.switch, column=failure.subject))
-                case Kind.SRLG:
-                    found.append(Loss(list(self.groups)[failure.subject], self.ends_of_group[failure.subject]))
+
+class _Losses(dict[int, Loss]):
+    """What each failure takes away, worked out when it is asked for."""
+
+    def __init__(self, layout: _Layout, topology: Topology) -> None:
+        self._layout = layout
+        self._topology = topology
+
+    def __missing__(self, number: int) -> Loss:
+        found = self[number] = self._loss(self._layout.failures[number])
         return found
+
+    def _loss(self, failure: Failure) -> Loss:
+        switches, mesh = self._topology.switches, self._layout.mesh
+        match failure.kind:
+            case Kind.TRUNK:
+                ends = self._topology.ends_of_trunk[failure.subject]
+                return Loss(self._topology.trunks[failure.subject].id, ends)
+            case Kind.SOURCE:
+                name = f"access links at {switches[mesh.target[failure.subject]]}"
+                return Loss(name, np.array([failure.subject]))
+            case Kind.NODE:
+                node = np.array([failure.subject])
+                ends = np.concatenate([mesh.outgoing(node)[0], mesh.incoming(node)[0]])
+                return Loss(switches[failure.subject], ends, node=failure.subject)
+            case Kind.DELIVERY:
+                name = f"access links at {switches[failure.switch]}"
+                nothing = np.zeros(0, dtype=np.int64)
+                return Loss(name, nothing, switch=failure.switch, column=failure.subject)
+            case Kind.SRLG:
+                return Loss(self._layout.group_names[failure.subject], self._layout.ends_of_group[failure.subject])
 
 
 class Armory:
@@ -214,7 +221,9 @@ class Protection(Armory):
         self._hops = situation.hops
         self._choices = Choices(situation.hops, layout.never_beside)
         self._dominators = Dominators(self._choices, layout.end_failure, layout.delivery)
+        self._losses = _Losses(layout, situation.topology)
         self._risks = self._shared_risks()
+        self._pruning = Pruning(self._choices, self._dominators, layout.numbers, layout.class_column, self._risks)
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -231,10 +240,7 @@ class Protection(Armory):
 
         Cost: O(next hops of these nodes x failures that these depend on), sorted.
         """
-        layout = self._layout
-        return Pruning(self._choices, self._dominators, layout.numbers, layout.class_column, self._risks).rows(
-            nodes, columns
-        )
+        return self._pruning.rows(nodes, columns)
 
     @cached_property
     def unprotected(self) -> tuple[Unprotected, ...]:
@@ -243,7 +249,7 @@ class Protection(Armory):
 
         Cost: O(sources x destinations), and what `erfs.paths.unprotected.listed` says for those that are cut off.
         """
-        return listed(self._situation, self._cut_off(), self._layout.losses(self._situation.topology))
+        return listed(self._situation, self._cut_off(), self._losses)
 
     def is_of(self, situation: Situation) -> bool:
         """Return whether this can become the armory of *situation*: it has the next hops of this one, brought up to date."""
@@ -264,11 +270,12 @@ class Protection(Armory):
         if self._risks is not None:
             before, self._risks = self._risks, self._shared_risks()
             assert self._risks is not None
+            self._pruning.risks = self._risks
             pairs += [self._beyond(before, self._risks)]
         self.changed = self._whole_classes(np.unique(np.concatenate(pairs)))
 
     def _shared_risks(self) -> SharedRisks | None:
-        return SharedRisks(self._choices, self._layout.ends_of_group) if self._layout.groups else None
+        return SharedRisks(self._choices, self._layout.ends_of_group) if self._layout.group_names else None
 
     def _beyond(self, before: SharedRisks, after: SharedRisks) -> Indices:
         """Return who is dead in one only, and who sends to those."""

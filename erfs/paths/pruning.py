@@ -13,7 +13,7 @@ import numpy as np
 from erfs.paths.bits import Bits, Indices, Words, empty, has_any, positions
 from erfs.paths.choices import Choices
 from erfs.paths.dominators import NOTHING, Dominators
-from erfs.paths.mesh import run_starts
+from erfs.paths.mesh import run_starts, runs
 from erfs.paths.shared_risks import SharedRisks
 
 # Sums that are kept in one integer: node, failure, add or drop, link-end, destination.
@@ -98,7 +98,7 @@ class Pruning:
     ) -> None:
         self._choices = choices
         self._dominators = dominators
-        self._risks = risks
+        self.risks = risks
         self._numbers = numbers
         self._first_node = numbers.first_node
         self._class_column = class_column
@@ -110,6 +110,12 @@ class Pruning:
         self._failure_bits = numbers.total.bit_length()
         bits = mesh.node_count.bit_length() + self._failure_bits + 1 + self._end_bits + self._column_bits
         assert bits <= KEY_BITS_MAX, "the fabric is too large to be sorted by one integer"
+        self._failure_shift = 1 + self._end_bits + self._column_bits
+        # What a change of each link-end has in its key, whatever the failure and the destination.
+        local = np.arange(len(mesh)) - mesh.source_start[mesh.source]
+        self._key_of_end: Indices = (
+            mesh.source << (self._failure_bits + self._failure_shift) | local << self._column_bits
+        )
 
     def rows(self, nodes: Indices, columns: Words | None = None) -> ArmedRows:
         """
@@ -127,10 +133,12 @@ class Pruning:
         if columns is not None:
             members &= np.repeat(columns, np.diff(begins), axis=0)
         which, column = positions(members)
-        steps = self._drops(ends[which], column)
-        keys = np.sort(self._keys(steps, is_add=False))
-        if self._risks is not None:
-            keys = np.unique(np.concatenate([keys, self._keys(self._shared(ends[which], column, steps), is_add=False)]))
+        keys = self._drops(ends[which], column)
+        if self.risks is not None:
+            keys = np.sort(np.concatenate([keys, self._shared(ends[which], column, keys)]))
+            keys = keys[run_starts(keys)]
+        else:
+            keys.sort()
         keys = self._without_repeats(keys)
         if self._choices.laterals is not None:
             laterals = self._choices.laterals[ends]
@@ -139,38 +147,42 @@ class Pruning:
             if has_any(laterals).any():
                 which, column = positions(laterals)
                 adds = self._adds(ends[which], column)
-                if self._risks is not None:
+                if self.risks is not None:
                     adds = _joined([adds, self._shared_adds(ends[which], column)])
-                keys = np.sort(np.concatenate([keys, self._keys(adds, is_add=True)]))
+                keys = np.sort(np.concatenate([keys, self._keys_of_adds(adds)]))
         return self._grouped(keys)
 
     # --- drops --------------------------------------------------------------------------------------------------------
-    def _drops(self, end: Indices, column: Indices) -> _Steps:
-        """Return for which failures members are dropped: what the far end depends on below the node that the near end depends on."""
-        tree = self._dominators
+    def _drops(self, end: Indices, column: Indices) -> Indices:
+        """Return for which failures members are dropped: what the far end depends on below the node that the near end depends on. As keys."""
+        tree, mesh, first_node = self._dominators, self._choices.mesh, self._first_node
         count, parents, soles = tree.column_count, tree.parent.ravel(), tree.sole.ravel()
-        mesh, first_node = self._choices.mesh, self._first_node
-        top = parents[mesh.source[end] * count + column]
+        shift = self._failure_shift
         node = mesh.target[end]
-        far = node
-        found: list[_Steps] = []
+        top = parents[mesh.source[end] * count + column]
         below = np.flatnonzero(node != top)
-        end, column, top, node, far = (part[below] for part in (end, column, top, node, far))
-        while len(end):
+        end, column, top, node = end[below], column[below], top[below], node[below]
+        base = self._key_of_end[end] | column
+        found: list[Indices] = []
+        is_next_door = True
+        while len(base):
             at = node * count + column
             sole, above = soles[at], parents[at]
-            has_sole = sole != NOTHING
+            has_sole = np.flatnonzero(sole != NOTHING)
+            with_sole = base[has_sole]
+            found.append(with_sole | sole[has_sole].astype(np.int64) << shift)
             # A node next door fails as this node's own port; what its links take with them is listed for it as well.
-            names_node = has_sole | (node != far)
-            found.append(_Steps(first_node + node[names_node], end[names_node], column[names_node]))
-            found.append(_Steps(sole[has_sole], end[has_sole], column[has_sole]))
+            if is_next_door:
+                found.append(with_sole | (first_node + node[has_sole]) << shift)
+            else:
+                found.append(base | (first_node + node) << shift)
+            is_next_door = False
             is_last = above == top
-            covers = is_last & has_sole & (above != tree.root)
-            found.append(_Steps(first_node + above[covers], end[covers], column[covers]))
-            goes_on = ~is_last
-            end, column, top, far = (part[goes_on] for part in (end, column, top, far))
-            node = above[goes_on].astype(np.int64)
-        return _joined(found)
+            covers = has_sole[is_last[has_sole] & (above[has_sole] != tree.root)]
+            found.append(base[covers] | (first_node + above[covers].astype(np.int64)) << shift)
+            on = np.flatnonzero(~is_last)
+            base, column, top, node = base[on], column[on], top[on], above[on].astype(np.int64)
+        return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
     # --- additions ----------------------------------------------------------------------------------------------------
     def _adds(self, end: Indices, column: Indices) -> _Steps:
@@ -205,10 +217,8 @@ class Pruning:
         # Each case with each lateral of its pair.
         order = np.argsort(pair_of, kind="stable")
         first = np.searchsorted(pair_of[order], np.arange(len(pair) + 1))
-        sizes = (first[1:] - first[:-1])[case_pair]
-        case = np.repeat(np.arange(len(case_pair)), sizes)
-        inside = np.arange(len(case)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        lateral = order[first[case_pair[case]] + inside]
+        places, begins = runs(first[case_pair], first[case_pair + 1])
+        case, lateral = np.repeat(np.arange(len(case_pair)), np.diff(begins)), order[places]
         turn, toward = mesh.target[end[lateral]], column[lateral]
         depth = tree.depth[dead[case], toward]
         works = (dead[case] == tree.root) | (tree.lift(turn, toward, depth) != dead[case])
@@ -223,27 +233,27 @@ class Pruning:
         return _Steps(failure[case], end[lateral], column[lateral])
 
     # --- groups of links that share a risk ----------------------------------------------------------------------------
-    def _shared(self, end: Indices, column: Indices, steps: _Steps) -> _Steps:
-        """Return for which groups members are dropped: those that kill the far end alone, and those of a link for which they are."""
-        risks, numbers = self._risks, self._numbers
+    def _shared(self, end: Indices, column: Indices, drops: Indices) -> Indices:
+        """Return for which groups members are dropped: those that kill the far end alone, and those of a link for which they are. As keys."""
+        risks, numbers, shift = self.risks, self._numbers, self._failure_shift
         assert risks is not None
         mesh, count = self._choices.mesh, risks.column_count
         which, group = risks.under(risks.dead, mesh.target[end] * count + column)
         lives = ~risks.is_dead(mesh.source[end[which]] * count + column[which], group)
         which, group = which[lives], group[lives]
-        dropped = _Steps(numbers.first_group + group, end[which], column[which])
-        of_link = np.flatnonzero(steps.failure < len(numbers.group_start) - 1)
-        failure = steps.failure[of_link]
-        sizes = numbers.group_start[failure + 1] - numbers.group_start[failure]
-        each = np.repeat(np.arange(len(of_link)), sizes)
-        inside = np.arange(len(each)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        group = numbers.group_of[numbers.group_start[failure[each]] + inside]
-        covered = _Steps(numbers.first_group + group, steps.end[of_link[each]], steps.column[of_link[each]])
-        return _joined([dropped, covered])
+        dropped = self._key_of_end[end[which]] | column[which] | (numbers.first_group + group) << shift
+        failure = drops >> shift & ((1 << self._failure_bits) - 1)
+        of_link = np.flatnonzero(failure < len(numbers.group_start) - 1)
+        failure = failure[of_link]
+        places, begins = runs(numbers.group_start[failure], numbers.group_start[failure + 1])
+        sizes = np.diff(begins)
+        base = drops[of_link] ^ failure << shift
+        covered = np.repeat(base, sizes) | (numbers.first_group + numbers.group_of[places]) << shift
+        return np.concatenate([dropped, covered])
 
     def _shared_adds(self, end: Indices, column: Indices) -> _Steps:
         """Return for which groups laterals are added: those that take all next hops of the node, and not the lateral."""
-        risks, numbers, mesh = self._risks, self._numbers, self._choices.mesh
+        risks, numbers, mesh = self.risks, self._numbers, self._choices.mesh
         assert risks is not None
         count = risks.column_count
         source, turn = mesh.source[end] * count + column, mesh.target[end]
@@ -260,13 +270,9 @@ class Pruning:
         return _Steps(numbers.first_group + group, end[which], column[which])
 
     # --- rows ---------------------------------------------------------------------------------------------------------
-    def _keys(self, steps: _Steps, *, is_add: bool) -> Indices:
-        mesh = self._choices.mesh
-        node = mesh.source[steps.end]
-        key = node << self._failure_bits | steps.failure
-        key = key << 1 | int(is_add)
-        key = key << self._end_bits | (steps.end - mesh.source_start[node])
-        return key << self._column_bits | steps.column
+    def _keys_of_adds(self, steps: _Steps) -> Indices:
+        keys: Indices = self._key_of_end[steps.end] | steps.column | steps.failure << self._failure_shift
+        return keys | 1 << (self._end_bits + self._column_bits)
 
     def _without_repeats(self, keys: Indices) -> Indices:
         """Return *keys* of drops, sorted, without those of stray destinations that their class drops as well."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from erfs.paths.bits import Bits, Indices, Words, positions
 from erfs.paths.choices import Choices
-from erfs.paths.mesh import run_starts
+from erfs.paths.mesh import run_starts, runs
 
 # Groups x nodes x destinations worked on at once, in words.
 WORDS_AT_ONCE = 1 << 22
@@ -70,9 +70,9 @@ class SharedRisks:
         """Return the groups under which each of *at* is among *keys*: (number in *at*, group)."""
         low = np.searchsorted(keys, at * self.group_count)
         high = np.searchsorted(keys, (at + 1) * self.group_count)
-        which = np.repeat(np.arange(len(at)), high - low)
-        inside = np.arange(len(which)) - np.repeat(np.cumsum(high - low) - (high - low), high - low)
-        group: Indices = keys[low[which] + inside] - at[which] * self.group_count
+        places, begins = runs(low, high)
+        which = np.repeat(np.arange(len(at)), np.diff(begins))
+        group: Indices = keys[places] - at[which] * self.group_count
         return which, group
 
     # --- the work list ------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ Rule 1: only what is cut off is looked into: a fabric without such pairs costs o
 Rule 2: "a path remains" means: permitted by policy. What only policy cuts off is told apart from what is cut off.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -101,13 +101,13 @@ def source_nodes(situation: Situation) -> Indices:
     return np.flatnonzero(is_source)
 
 
-def listed(situation: Situation, cut: CutOff, losses: Sequence[Loss]) -> tuple[Unprotected, ...]:
+def listed(situation: Situation, cut: CutOff, losses: Mapping[int, Loss]) -> tuple[Unprotected, ...]:
     """
     Return what nothing is armed against, in canonical order.
 
     Args:
         cut: Who is cut off; each once.
-        losses: By failure.
+        losses: By failure; those that cut off somebody are asked for.
 
     Cost: O(link-ends / 64 x hops) for each failure that cuts off somebody, and for each (failure, destination) where policy decides.
     """
@@ -119,7 +119,9 @@ def listed(situation: Situation, cut: CutOff, losses: Sequence[Loss]) -> tuple[U
     reason = _reasons(situation, cut, losses)
     # Failures of one name are told as one, and destinations that it cuts off from the same nodes for the same reason together.
     number: dict[str, int] = {}
-    named = np.array([number.setdefault(loss.name, len(number)) for loss in losses], dtype=np.int64)[cut.failure]
+    failures, failure_of = np.unique(cut.failure, return_inverse=True)
+    names_of = [losses[int(failure)].name for failure in failures]
+    named = np.array([number.setdefault(name, len(number)) for name in names_of], dtype=np.int64)[failure_of]
     order = np.lexsort((cut.node, cut.column, reason, named))
     failure, node, column, reason = cut.failure[order], cut.node[order], cut.column[order], reason[order]
     starts = run_starts((named[order] * len(REASONS) + reason) * count + column)
@@ -150,7 +152,7 @@ def listed(situation: Situation, cut: CutOff, losses: Sequence[Loss]) -> tuple[U
     return tuple(listing)
 
 
-def _reasons(situation: Situation, cut: CutOff, losses: Sequence[Loss]) -> Indices:
+def _reasons(situation: Situation, cut: CutOff, losses: Mapping[int, Loss]) -> Indices:
     """Return the reason of each of *cut*, which is in the order of (failure, destination)."""
     reason = np.full(len(cut.failure), REASONS.index(NO_PATH))
     if not len(reason):
@@ -166,7 +168,7 @@ def _reasons(situation: Situation, cut: CutOff, losses: Sequence[Loss]) -> Indic
     return reason
 
 
-def _sides(situation: Situation, cut: CutOff, losses: Sequence[Loss]) -> tuple[Bits, Bits]:
+def _sides(situation: Situation, cut: CutOff, losses: Mapping[int, Loss]) -> tuple[Bits, Bits]:
     """Return who of *cut* is surely joined to its destination by working links, and who is surely not: one search for each failure."""
     mesh = situation.mesh
     starts = run_starts(cut.failure)
@@ -198,7 +200,7 @@ def _sides(situation: Situation, cut: CutOff, losses: Sequence[Loss]) -> tuple[B
     return is_joined, is_apart
 
 
-def _searched(situation: Situation, cut: CutOff, losses: Sequence[Loss]) -> Indices:
+def _searched(situation: Situation, cut: CutOff, losses: Mapping[int, Loss]) -> Indices:
     """Return the reason of each of *cut*: one search for each (failure, destination)."""
     mesh, count = situation.mesh, len(situation.targets)
     key = cut.failure * count + cut.column
