@@ -165,7 +165,7 @@ def test_the_replacement_of_a_group_is_these_bytes() -> None:
 
 
 def test_a_neighbour_is_asked_to_be_kept_with_the_address_it_has() -> None:
-    known = Neighbour(netlink.NUD_REACHABLE, bytes(range(6)), is_managed=False)
+    known = Neighbour(netlink.NUD_REACHABLE, bytes(range(6)))
     expected = made(
         ndmsg, 28, 0x1 | 0x4 | 0x500, 5, family=IPV6, ifindex=1001, state=4,
         attrs=[("NDA_DST", "fe80::1"), ("NDA_LLADDR", "00:01:02:03:04:05"), ("NDA_FLAGS_EXT", 1), ("NDA_PROTOCOL", 229)],
@@ -293,13 +293,11 @@ def test_our_questions_are_the_bytes_that_pyroute2_makes() -> None:
     assert netlink.ask_neighbour(7, bytes([10, 9, 0, 1]), 5) == question
 
 
-def test_a_neighbour_is_read_with_its_state_and_whether_it_is_kept() -> None:
+def test_a_neighbour_is_read_with_its_state_and_hardware_address() -> None:
     attributes = [("NDA_DST", "fe80::1"), ("NDA_LLADDR", "00:01:02:03:04:05")]
-    plain = made(ndmsg, 28, 0, 5, family=IPV6, ifindex=7, state=2, attrs=attributes)
-    kept = made(ndmsg, 28, 0, 5, family=IPV6, ifindex=7, state=2, attrs=[*attributes, ("NDA_FLAGS_EXT", 1)])
+    known = made(ndmsg, 28, 0, 5, family=IPV6, ifindex=7, state=2, attrs=attributes)
 
-    assert netlink.neighbour(raw(plain)) == Neighbour(netlink.NUD_REACHABLE, bytes(range(6)), is_managed=False)
-    assert netlink.neighbour(raw(kept)).is_managed
+    assert netlink.neighbour(raw(known)) == Neighbour(netlink.NUD_REACHABLE, bytes(range(6)))
     assert netlink.encode_neighbour(7, FE80_1, STAMP, None, 5) == made(
         ndmsg, 28, 0x1 | 0x4 | 0x500, 5, family=IPV6, ifindex=7, state=0,
         attrs=[("NDA_DST", "fe80::1"), ("NDA_FLAGS_EXT", 1), ("NDA_PROTOCOL", 229)],

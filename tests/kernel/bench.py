@@ -1,7 +1,8 @@
 """One node on a real kernel: three ports, each wired to the same far namespace, and its driver."""
 
-import asyncio
 import json
+import select
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -65,24 +66,13 @@ class Bench:
         assert self.write(routes, *removed) == RoutesWritten(self._change, is_ok=True)
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Serve the kernel's events until *condition* holds; the test's own limit ends a vain wait."""
+        """Serve the kernel's events until *condition* holds."""
+        deadline = time.monotonic() + 20
         self.driver.read_events()
-        if condition():
-            return
-
-        async def wait() -> None:
-            loop = asyncio.get_running_loop()
-            async with asyncio.timeout(20):
-                while not condition():
-                    turn = asyncio.Event()
-                    handle = loop.call_later(0.02, turn.set)
-                    loop.add_reader(self.driver.event_fileno(), turn.set)
-                    await turn.wait()
-                    handle.cancel()
-                    self.driver.read_events()
-            loop.remove_reader(self.driver.event_fileno())
-
-        asyncio.run(wait())
+        while not condition():
+            assert time.monotonic() < deadline, "waited in vain"
+            select.select([self.driver.event_fileno()], [], [], 0.05)
+            self.driver.read_events()
 
     def cut(self, port: str) -> None:
         """Take the carrier of *port* away, and wait until the driver has heard."""
@@ -129,6 +119,9 @@ def bench(*, numbered: bool = False) -> Iterator[Bench]:
             wire(here, port, mac(port), far, port, far_mac(port))
         found = Bench(here, far, numbered=numbered)
         try:
+            # The kernel tells carriers a moment after both ends are up.
+            found.until(lambda: all(found.driver.ports().values()))
+            found.told.clear()
             yield found
         finally:
             found.driver.close()

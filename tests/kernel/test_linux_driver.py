@@ -439,6 +439,30 @@ async def test_gateways_of_all_ports_are_kept_resolved_and_again_after_a_loss() 
             await turn_until(lambda: neighbours(here).get("e1") == "REACHABLE")
 
 
+async def test_a_restart_leaves_neighbours_that_are_kept_already_as_they_are() -> None:
+    """Forgotten and asked for again, they would have packets wait until the neighbour has answered."""
+    with bench() as here:
+        here.driver.watch(asyncio.get_running_loop())
+        async with asyncio.timeout(20):
+            await turn_until(lambda: list(neighbours(here).values()) == ["REACHABLE"] * 3)
+        here.restart()
+        watcher = here.here.popen("ip monitor neigh")
+        assert watcher.stdout is not None
+        here.here("ip neigh add fe80::42 lladdr 02:00:00:00:00:42 dev e1")
+        while "fe80::42" not in watcher.stdout.readline():
+            here.here("ip neigh change fe80::42 lladdr 02:00:00:00:00:42 dev e1")
+
+        here.driver.watch(asyncio.get_running_loop())
+
+        here.here("ip neigh add fe80::43 lladdr 02:00:00:00:00:43 dev e1")
+        heard = ""
+        while "fe80::43" not in heard:
+            heard += watcher.stdout.readline()
+        watcher.kill()
+        watcher.communicate()
+        assert [line for line in heard.splitlines() if "managed" in line and "REACHABLE" not in line] == []
+
+
 async def turn_until(condition: Callable[[], object]) -> None:
     loop = asyncio.get_running_loop()
     while not condition():
@@ -553,6 +577,14 @@ def test_whatever_happens_the_driver_knows_what_the_kernel_holds(seed: int) -> N
 
         assert here.driver.routes() == dict(sorted(wanted.items()))
         assert here.books_hold()
+
+
+def test_a_driver_of_another_namespace_leaves_its_process_at_home() -> None:
+    home = os.readlink("/proc/thread-self/ns/net")
+    with bench() as here:
+        here.write_well({A: (E1,)})
+        here.driver.missing()
+        assert os.readlink("/proc/thread-self/ns/net") == home
 
 
 # --- the tests' own promise -----------------------------------------------------------------------------------------------

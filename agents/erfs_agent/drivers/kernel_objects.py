@@ -139,11 +139,10 @@ class RouteObject:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """What the kernel knows of a neighbour: its state, its hardware address, and whether it is kept resolved."""
+    """What the kernel knows of a neighbour: its state and its hardware address."""
 
     state: int
     lladdr: bytes
-    is_managed: bool
 
 
 @dataclass(frozen=True, slots=True)

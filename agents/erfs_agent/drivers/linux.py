@@ -27,7 +27,6 @@ from erfs_agent.drivers.kernel_objects import (
     AddressAdded,
     KernelState,
     LinkState,
-    Neighbour,
     ObjectTouched,
     Stamp,
     Write,
@@ -267,7 +266,8 @@ class LinuxDriver:
         for ifindex, gateway in self._core.neighbours(port):
             raw = self._requests.get(netlink.ask_neighbour(ifindex, gateway, self._requests.next_seq()))
             known = netlink.neighbour(raw) if raw is not None and raw.kind == netlink.RTM_NEWNEIGH else None
-            if known is not None and _is_kept(known):
+            if known is not None and known.state & (netlink.NUD_PERMANENT | netlink.NUD_NOARP):
+                # Somebody set it by hand.
                 continue
             request = netlink.encode_neighbour(ifindex, gateway, self._stamp, known, self._requests.next_seq())
             said = self._requests.ask([request])[0]
@@ -296,11 +296,6 @@ class LinuxDriver:
             for raw in requests.dump(netlink.ask_routes(family, self._stamp, requests.next_seq()))
         ]
         return KernelState(links, objects, tuple(route for route in routes if route is not None))
-
-
-def _is_kept(known: Neighbour) -> bool:
-    """Return whether this entry needs nothing of us: it is kept resolved already, or somebody set it by hand."""
-    return known.is_managed or bool(known.state & (netlink.NUD_PERMANENT | netlink.NUD_NOARP))
 
 
 def _nobody_listens(port: str, oper_up: bool) -> None:

@@ -316,5 +316,4 @@ def neighbour(raw: Raw) -> Neighbour:
     """Return the neighbour that an RTM_NEWNEIGH message shows."""
     _, _, _, _, state, _, _ = _NDMSG.unpack_from(raw.body)
     attributes = _attributes(raw.body, _NDMSG.size)
-    is_managed = bool(_number(attributes, _NDA_FLAGS_EXT) & _NTF_EXT_MANAGED)
-    return Neighbour(state, attributes.get(_NDA_LLADDR, b""), is_managed)
+    return Neighbour(state, attributes.get(_NDA_LLADDR, b""))
