@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from erfs.fabric import Fabric
 from erfs.ids import LinkId, NodeId
 from erfs.messages import FactRef, Program
-from erfs.paths import ProgramSet, Topology, compute
+from erfs.paths import ProgramSet, Sharing, Topology, compute
 from erfs_controller.timers import ControllerTimers
 
 
@@ -26,6 +26,9 @@ class Routes:
     def __init__(self, fabric: Fabric, timers: ControllerTimers) -> None:
         self._timers = timers
         self._topology = Topology(fabric)
+        # Kept here alone, so a controller that has just been started shares equally at first; by no more than the tolerance it may move
+        # weights that its predecessor would have left.
+        self._shared: Sharing | None = None
         self._computed_for: frozenset[LinkId] | None = None
         self._is_stale = False
         self._wanted_since_ns: int | None = None
@@ -34,6 +37,7 @@ class Routes:
     def replace_fabric(self, fabric: Fabric) -> None:
         """Take in a new fabric; what was computed for the old one counts no more."""
         self._topology = Topology(fabric)
+        self._shared = None
         self.forget()
 
     def forget(self) -> None:
@@ -74,7 +78,15 @@ class Routes:
         """Return the programs for the fabric without the *unusable* links. Cost: that of `erfs.paths.compute`."""
         self._computed_for = unusable
         self._is_stale = False
-        return compute(self._topology, unusable=unusable, facts=facts, is_protecting=self._timers.is_protecting)
+        computed = compute(
+            self._topology,
+            unusable=unusable,
+            facts=facts,
+            is_protecting=self._timers.is_protecting,
+            shared=self._shared,
+        )
+        self._shared = computed.sharing
+        return computed
 
 
 def is_same_work(one: Program, other: Program) -> bool:

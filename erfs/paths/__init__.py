@@ -3,6 +3,7 @@
 from erfs.paths.ordering import plan_rounds
 from erfs.paths.programs import ProgramSet, compute
 from erfs.paths.protection import Unprotected
+from erfs.paths.situation import Sharing
 from erfs.paths.topology import Topology
 from erfs.paths.verifier import Blackhole, Loop, PushVerdict, RoundVerdict, Unreached, Valley, Verdict, Verifier, verify
 
@@ -12,6 +13,7 @@ __all__ = [
     "ProgramSet",
     "PushVerdict",
     "RoundVerdict",
+    "Sharing",
     "Topology",
     "Unprotected",
     "Unreached",

@@ -1,6 +1,6 @@
 """From arrays to messages: one program for each switch and each attached endpoint.
 
-Rule 1: equal situations give byte-identical programs; whatever does not concern a node does not change its program.
+Rule 1: equal situations, and weights before, give byte-identical programs; whatever does not concern a node does not change its program.
 Rule 2: no path is found or judged here.
 """
 
@@ -11,7 +11,7 @@ from erfs.messages import CONTROLLER, Armed, FactRef, Program, Route, canonical_
 from erfs.paths.entries import Armourer
 from erfs.paths.mint import Mint, Outfit
 from erfs.paths.protection import Unprotected, arm, nothing_armed
-from erfs.paths.situation import Situation
+from erfs.paths.situation import Sharing, Situation
 from erfs.paths.topology import Topology
 from erfs.paths.ways import Way, delivery_ways, endpoint_ways, transit_fingerprint, transit_ways
 
@@ -22,6 +22,8 @@ class ProgramSet:
 
     programs: dict[NodeId, Program]
     unprotected: tuple[Unprotected, ...]
+    sharing: Sharing
+    """How traffic is shared: what the next computation is told, so that weights move only where they have to."""
 
 
 def compute(
@@ -30,6 +32,7 @@ def compute(
     unusable: frozenset[LinkId],
     facts: tuple[FactRef, ...] = (),
     is_protecting: bool = True,
+    shared: Sharing | None = None,
 ) -> ProgramSet:
     """
     Return the program of every switch and every attached endpoint.
@@ -42,10 +45,12 @@ def compute(
         facts: Down facts taken into account. A program lists those that could change what its node does: about its own links, or by
             an end of a link that testifies to an entry it is armed with. So a failure elsewhere leaves a program's digest alone.
         is_protecting: Whether to arm the programs for single failures.
+        shared: How traffic was shared before, as the last result says. None: equally, as for whoever starts; the weights may then
+            differ from those of a predecessor, within the tolerance.
 
     Cost: O(link-ends x destinations + armed changes).
     """
-    situation = Situation(topology, unusable)
+    situation = Situation(topology, unusable, shared=shared)
     mint = Mint()
     armory = arm(situation) if is_protecting else nothing_armed(situation)
     armourer = Armourer(situation, armory, mint)
@@ -79,7 +84,7 @@ def compute(
             program = _program(topology, node, ways, outfit, computed_from, mint)
         memory.nodes[node] = _Known(fingerprint, outfit, ways, program)
         programs[node] = program
-    return ProgramSet(programs, armory.unprotected)
+    return ProgramSet(programs, armory.unprotected, situation.sharing)
 
 
 def _deliveries(situation: Situation) -> dict[int, list[Way]]:
@@ -129,10 +134,10 @@ def _program(
 ) -> Program:
     """Return the sealed program: groups numbered in the order of the routes that use them first."""
     bindings = topology.bindings[node]
-    numbers: dict[tuple[str, ...], int] = {}
+    numbers: dict[tuple[tuple[str, ...], tuple[int, ...]], int] = {}
     routes: list[tuple[Route, str]] = []
     for way in ways:
-        group = numbers.setdefault(way.ports, len(numbers))
+        group = numbers.setdefault((way.ports, way.weights), len(numbers))
         routes.append(mint.route(way.destination, group, way.has_detour))
     groups, groups_text = mint.groups(numbers)
     content = "".join(

@@ -21,14 +21,17 @@ class Way(NamedTuple):
     destination: DestinationId
     ports: tuple[str, ...]
     has_detour: bool = True
+    weights: tuple[int, ...] = ()
+    """One for each of *ports*; none if they share equally."""
 
 
-def transit_fingerprint(situation: Situation, node: int) -> tuple[bytes, bytes]:
+def transit_fingerprint(situation: Situation, node: int) -> tuple[bytes, ...]:
     """Return what `transit_ways` depends on, strays apart; equal fingerprints, equal ways."""
     start, stop = situation.mesh.source_start[node], situation.mesh.source_start[node + 1]
     return (
         situation.hops.members[start:stop].tobytes(),
         situation.has_detour[node].tobytes(),
+        *(part.tobytes() for part in situation.sharing.weights.of_node(node)),
     )
 
 
@@ -48,16 +51,33 @@ def transit_ways(situation: Situation, node: int) -> Iterable[Way]:
             marks = np.unpackbits(row, count=len(ports_by_row)).tolist()
             ports = ports_of[key] = tuple(sorted(port for port, mark in zip(ports_by_row, marks, strict=True) if mark))
         columns.append(ports)
+    weights_of = _weights_by_port(situation, node, ports_by_row)
     for column, (target, ports) in enumerate(zip(targets, columns, strict=True)):
         if not target.strays:
             if ports:
-                yield Way(target.destinations[0], ports, detours[column])
+                yield Way(target.destinations[0], ports, detours[column], weights_of.get(column, ()))
         elif node in target.attachments:
             continue
         elif ports != columns[target.class_column] or (node in targets[target.class_column].attachments and ports):
             # Nothing permitted leads to the stray endpoint: say so, else its class's route would carry it into a valley.
             for destination in target.destinations:
-                yield Way(destination, ports, detours[column] and bool(ports))
+                yield Way(destination, ports, detours[column] and bool(ports), weights_of.get(column, ()))
+
+
+def _weights_by_port(situation: Situation, node: int, ports: Sequence[str]) -> dict[int, tuple[int, ...]]:
+    """Return, for each target that *node* shares unequally, the weights of its next hops in the order of their ports."""
+    columns, weights = situation.sharing.weights.of_node(node)
+    if not len(columns):
+        return {}
+    by_port = sorted(range(len(ports)), key=ports.__getitem__)
+    found: dict[int, tuple[int, ...]] = {}
+    known: dict[bytes, tuple[int, ...]] = {}
+    for column, row in zip(columns.tolist(), weights, strict=True):
+        key = row.tobytes()
+        if key not in known:
+            known[key] = tuple(weight for weight in row[by_port].tolist() if weight)
+        found[column] = known[key]
+    return found
 
 
 def delivery_ways(situation: Situation, endpoint: NodeId, links: Sequence[Access]) -> Iterable[tuple[Access, Way]]:
@@ -88,9 +108,16 @@ def endpoint_ways(situation: Situation, endpoint: NodeId) -> list[Way]:
     start, stop = mesh.source_start[node], mesh.source_start[node + 1]
     rows = mesh.target[start:stop].tolist()
     chosen = unpacked(situation.hops.members[start:stop], len(situation.targets)).T.tolist()
+    # Parallel links to one switch have its weight each: what they carry differs from others' by their number.
+    by_port = sorted((access.port, rows.index(access.switch)) for access in usable)
+    unequal, weight = situation.sharing.weights.of_node(node)
+    weights_of = {
+        column: tuple(row[place] for _, place in by_port if row[place])
+        for column, row in zip(unequal.tolist(), weight.tolist(), strict=True)
+    }
     ways: list[Way] = []
     ports_of: dict[tuple[bool, ...], tuple[str, ...]] = {}
-    for target, row in zip(situation.targets, chosen, strict=True):
+    for column, (target, row) in enumerate(zip(situation.targets, chosen, strict=True)):
         key = tuple(row)
         if key not in ports_of:
             switches = {switch for switch, mark in zip(rows, row, strict=True) if mark}
@@ -98,10 +125,11 @@ def endpoint_ways(situation: Situation, endpoint: NodeId) -> list[Way]:
         ports = ports_of[key]
         if not target.strays:
             if ports:
-                ways.append(Way(target.destinations[0], ports, has_detour=False))
+                weights = weights_of.get(column, ())
+                ways.append(Way(target.destinations[0], ports, has_detour=False, weights=weights))
         elif row != chosen[target.class_column]:
             ways += [
-                Way(destination, ports, has_detour=False)
+                Way(destination, ports, has_detour=False, weights=weights_of.get(column, ()))
                 for destination, stray in zip(target.destinations, target.strays, strict=True)
                 if stray != endpoint
             ]
