@@ -5,13 +5,18 @@ acyclic whatever is dropped and whatever is added.
 Rule 2: after any changes the state is bit for bit the one that a computation from nothing gives.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from erfs.paths.bits import Indices, Words, has_any
 from erfs.paths.mesh import Mesh, run_starts
 from erfs.paths.next_hops import NextHops, Touched
+
+# Link-ends of pairs looked at together, so that the arrays of one step stay in the second-level cache.
+ENDS_AT_ONCE: Final = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +119,33 @@ def merged_pairs(nodes: Indices, columns: Words) -> Pairs:
     nodes = nodes[order]
     starts = run_starts(nodes)
     return Pairs(nodes[starts], np.bitwise_or.reduceat(columns[order], starts, axis=0) if len(starts) else columns[:0])
+
+
+def choices_of(mesh: Mesh, node: Indices, column: Indices, words: Words) -> tuple[Indices, Indices]:
+    """
+    Return which link-ends each (*node*, *column*) has, pair by pair: (number of the pair, link-end).
+
+    Args:
+        words: Link-ends x destinations: those to look for.
+
+    Cost: O(link-ends at the nodes), for each pair.
+    """
+    which, ends = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    flat, width = words.ravel(), words.shape[1]
+    place, shift = column >> 6, (column & 63).astype(np.uint64)
+    for first, stop in blocks(mesh, node):
+        outgoing, begins = mesh.outgoing(node[first:stop])
+        pair = np.repeat(np.arange(first, stop), np.diff(begins))
+        is_marked = (flat[outgoing * width + place[pair]] >> shift[pair]) & np.uint64(1)
+        chosen = np.flatnonzero(is_marked)
+        which.append(pair[chosen])
+        ends.append(outgoing[chosen])
+    return np.concatenate(which), np.concatenate(ends)
+
+
+def blocks(mesh: Mesh, node: Indices) -> Iterator[tuple[int, int]]:
+    """Yield ranges of *node* whose link-ends can be looked at together."""
+    most = int(np.diff(mesh.source_start).max(initial=1))
+    step = max(1, ENDS_AT_ONCE // max(1, most))
+    for first in range(0, len(node), step):
+        yield first, min(first + step, len(node))

@@ -8,22 +8,19 @@ it *dominates*. So one tree per destination answers for all failures. A node's p
 of those it may send to, and a node that has one link-end left depends on that too.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from erfs.paths.bits import Indices, Words, has_any, positions, unpacked
-from erfs.paths.choices import Choices, Pairs
+from erfs.paths.choices import Choices, Pairs, blocks, choices_of
 from erfs.paths.mesh import Mesh, run_starts, runs
 from erfs.paths.next_hops import UNREACHABLE
 
 NOTHING: Final = -1
 # Endpoints come after all switches, whatever their distance: they may turn to any attachment, and nobody sends to them.
 _LAST: Final = int(UNREACHABLE) - 1
-# Link-ends of pairs looked at together: the arrays of one step stay within some tens of megabytes.
-ENDS_AT_ONCE: Final = 1 << 18
 # Marks of link-ends x destinations looked at together, so that they stay in the second-level cache.
 MARKS_AT_ONCE: Final = 1 << 20
 
@@ -135,29 +132,6 @@ class Dominators:
         found[open_runs] = values
         return found
 
-    def choices_of(self, node: Indices, column: Indices, words: Words) -> tuple[Indices, Indices]:
-        """Return which of the link-ends marked in *words* each (*node*, *column*) has, pair by pair: (number of the pair, link-end)."""
-        mesh = self.mesh
-        which, ends = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-        flat, width = words.ravel(), words.shape[1]
-        place, shift = column >> 6, (column & 63).astype(np.uint64)
-        for first, stop in self._blocks(node):
-            outgoing, begins = mesh.outgoing(node[first:stop])
-            pair = np.repeat(np.arange(first, stop), np.diff(begins))
-            is_marked = (flat[outgoing * width + place[pair]] >> shift[pair]) & np.uint64(1)
-            chosen = np.flatnonzero(is_marked)
-            which.append(pair[chosen])
-            ends.append(outgoing[chosen])
-        return np.concatenate(which), np.concatenate(ends)
-
-    def _blocks(self, node: Indices) -> Iterator[tuple[int, int]]:
-        if not len(node):
-            return
-        degree = np.diff(self.mesh.source_start)
-        step = max(1, ENDS_AT_ONCE // max(1, int(degree.max(initial=1))))
-        for first in range(0, len(node), step):
-            yield first, min(first + step, len(node))
-
     # --- from nothing -------------------------------------------------------------------------------------------------
     def _from_nothing(self) -> None:
         hops, transit = self._choices.hops, self.mesh.transit_count
@@ -194,8 +168,8 @@ class Dominators:
 
     def _settle(self, node: Indices, column: Indices) -> None:
         """Put (*node*, *column*) in their place; all they may send to are in theirs."""
-        for first, stop in self._blocks(node):
-            which, ends = self.choices_of(node[first:stop], column[first:stop], self._choices.words)
+        for first, stop in blocks(self.mesh, node):
+            which, ends = choices_of(self.mesh, node[first:stop], column[first:stop], self._choices.words)
             self._place_runs(node[first:stop], column[first:stop], which, ends)
 
     def _place_runs(self, node: Indices, column: Indices, which: Indices, ends: Indices) -> None:
@@ -214,7 +188,7 @@ class Dominators:
 
     def _settle_in_order(self, node: Indices, column: Indices) -> None:
         """Put pairs of one distance in their place, who turns to nobody else among them first."""
-        which, ends = self.choices_of(node, column, self._choices.words)
+        which, ends = choices_of(self.mesh, node, column, self._choices.words)
         waiting = self._is_waiting
         at = node * self.column_count + column
         waiting[at] = True

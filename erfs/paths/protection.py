@@ -18,7 +18,7 @@ from erfs.paths.choices import Choices, Pairs, merged_pairs
 from erfs.paths.dominators import Dominators
 from erfs.paths.next_hops import Touched
 from erfs.paths.pruning import ArmedRows, Numbers, Pruning
-from erfs.paths.shared_risks import SharedRisks, differing
+from erfs.paths.shared_risks import SharedRisks
 from erfs.paths.situation import Situation
 from erfs.paths.topology import Topology
 from erfs.paths.unprotected import CutOff, Loss, Unprotected, cut_off, listed, source_nodes
@@ -222,7 +222,7 @@ class Protection(Armory):
         self._choices = Choices(situation.hops, layout.never_beside)
         self._dominators = Dominators(self._choices, layout.end_failure, layout.delivery)
         self._losses = _Losses(layout, situation.topology)
-        self._risks = self._shared_risks()
+        self._risks = SharedRisks(self._choices, layout.ends_of_group) if layout.group_names else None
         self._pruning = Pruning(self._choices, self._dominators, layout.numbers, layout.class_column, self._risks)
 
     @property
@@ -268,29 +268,18 @@ class Protection(Armory):
         count = len(self._layout.targets)
         pairs = [node * count + column]
         if self._risks is not None:
-            before, self._risks = self._risks, self._shared_risks()
-            assert self._risks is not None
-            self._pruning.risks = self._risks
-            pairs += [self._beyond(before, self._risks)]
+            pairs.append(self._with_senders(self._risks.update(node, column)))
         self.changed = self._whole_classes(np.unique(np.concatenate(pairs)))
 
-    def _shared_risks(self) -> SharedRisks | None:
-        return SharedRisks(self._choices, self._layout.ends_of_group) if self._layout.group_names else None
-
-    def _beyond(self, before: SharedRisks, after: SharedRisks) -> Indices:
-        """Return who is dead in one only, and who sends to those."""
-        groups, count = max(1, after.group_count), len(self._layout.targets)
-        at = np.unique(
-            np.concatenate(
-                [differing(before.dead, after.dead) // groups, differing(before.emptied, after.emptied) // groups]
-            )
-        )
+    def _with_senders(self, at: Indices) -> Indices:
+        """Return *at*, and who may send to those."""
+        count, mesh = len(self._layout.targets), self._layout.mesh
         node, column = np.divmod(at, count)
-        incoming, begins = self._layout.mesh.incoming(node)
+        incoming, begins = mesh.incoming(node)
         column = np.repeat(column, np.diff(begins))
         sends = (self._choices.words[incoming, column >> 6] >> (column & 63).astype(np.uint64)) & np.uint64(1)
         chosen = np.flatnonzero(sends)
-        return np.concatenate([at, self._layout.mesh.source[incoming[chosen]] * count + column[chosen]])
+        return np.concatenate([at, mesh.source[incoming[chosen]] * count + column[chosen]])
 
     def _whole_classes(self, at: Indices) -> Pairs:
         """Return the pairs *at*, and with a stray destination its class and all other strays of it."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from erfs.paths.bits import Bits, Indices, Words, empty, has_any, positions
-from erfs.paths.choices import Choices
+from erfs.paths.choices import Choices, choices_of
 from erfs.paths.dominators import NOTHING, Dominators
 from erfs.paths.mesh import run_starts, runs
 from erfs.paths.shared_risks import SharedRisks
@@ -192,7 +192,7 @@ class Pruning:
         source = mesh.source[end]
         pair, pair_of = np.unique(source * count + column, return_inverse=True)
         node, to = np.divmod(pair, count)
-        which, members = tree.choices_of(node, to, hops.members)
+        which, members = choices_of(mesh, node, to, hops.members)
         starts = run_starts(which)
         has_members = which[starts]
         by = np.full(len(pair), tree.root, dtype=np.int64)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from erfs.paths.bits import Bits, Indices, Words, positions
-from erfs.paths.choices import Choices
+from erfs.paths.choices import Choices, choices_of
 from erfs.paths.mesh import run_starts, runs
 
 # Groups x nodes x destinations worked on at once, in words.
@@ -47,16 +47,88 @@ class SharedRisks:
         self._failing = np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *groups]) * len(groups) + numbers)
         hops = choices.hops
         self._served: Words = hops.reached & ~hops.attached
+        every = np.arange(len(groups))
+        self.dead, self.emptied = self._found(every)
+
+    # (node x destinations + destination) x groups + group, rising
+    dead: Indices
+    """Whose choices are all gone."""
+    emptied: Indices
+    """Whose next hops are all gone, while some lateral leads on."""
+
+    def update(self, node: Indices, column: Indices) -> Indices:
+        """
+        Take in that the choices of (*node*, *column*) may have changed, and only these.
+
+        A group is worked on again only if what it did before does not fit the choices as they are: what fits them everywhere is the one answer,
+        since choices are acyclic.
+
+        Returns:
+            For which nodes x destinations + destination the answer is another, for some group.
+
+        Cost: O(choices of these pairs x groups that concern them), O(dead), and as from nothing for the groups worked on again.
+        """
+        hops = self._choices.hops
+        self._served[:] = hops.reached & ~hops.attached
+        groups = self._misfits(node, column)
+        if not len(groups):
+            return groups
+        is_again = np.zeros(self.group_count, dtype=np.bool_)
+        is_again[groups] = True
+        differ: list[Indices] = []
+        fresh: list[Indices] = []
+        for before, after in zip((self.dead, self.emptied), self._found(groups), strict=True):
+            is_old = is_again[before % self.group_count]
+            differ.append(differing(before[is_old], after) // self.group_count)
+            fresh.append(np.sort(np.concatenate([before[~is_old], after])))
+        self.dead, self.emptied = fresh
+        return np.unique(np.concatenate(differ))
+
+    def _misfits(self, node: Indices, column: Indices) -> Indices:
+        """Return the groups for which somebody of (*node*, *column*) is not what its choices make it."""
+        choices, mesh, count = self._choices, self._choices.mesh, self.column_count
+        at = node * count + column
+        # Whoever is dead, or emptied, now has lost its first choice or next hop as well.
+        keys = [at[which] * self.group_count + group for which, group in map(self.under, self._lists, [at, at])]
+        for words in (choices.words, choices.hops.members):
+            which, ends = choices_of(mesh, node, column, words)
+            first = run_starts(which)
+            which, ends = which[first], ends[first]
+            pair, group = self.under(self.dead, mesh.target[ends] * count + column[which])
+            keys.append(at[which[pair]] * self.group_count + group)
+            low, high = (np.searchsorted(self._failing, (ends + step) * self.group_count) for step in (0, 1))
+            places, begins = runs(low, high)
+            keys.append(
+                np.repeat(at[which], np.diff(begins)) * self.group_count + self._failing[places] % self.group_count
+            )
+        key = np.unique(np.concatenate(keys))
+        at, group = np.divmod(key, self.group_count)
+        node, column = np.divmod(at, count)
+        leads = []
+        for words in (choices.words, choices.hops.members):
+            which, ends = choices_of(mesh, node, column, words)
+            works = ~self.fails(ends, group[which])
+            works &= ~self.is_dead(mesh.target[ends] * count + column[which], group[which])
+            leads.append(np.bincount(which[works], minlength=len(key)) > 0)
+        served = (self._served[node, column >> 6] >> (column & 63).astype(np.uint64)) & np.uint64(1)
+        is_dead = (served != 0) & ~leads[0]
+        is_emptied = leads[0] & ~leads[1]
+        is_misfit = (is_dead != self.is_dead(at, group)) | (is_emptied != _is_among(self.emptied, key))
+        return np.unique(group[is_misfit])
+
+    @property
+    def _lists(self) -> tuple[Indices, Indices]:
+        return self.dead, self.emptied
+
+    def _found(self, groups: Indices) -> tuple[Indices, Indices]:
+        """Return who is dead and who is emptied under *groups*."""
         dead, emptied = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-        step = max(1, WORDS_AT_ONCE // max(1, hops.attached.size))
+        step = max(1, WORDS_AT_ONCE // max(1, self._choices.hops.attached.size))
         for first in range(0, len(groups), step):
-            found = self._prune(first, min(first + step, len(groups)))
+            found = self._prune(groups[first : first + step])
             dead.append(found[0])
             emptied.append(found[1])
-        self.dead = np.sort(np.concatenate(dead))
-        """(node x destinations + destination) x groups + group, rising: whose choices are all gone."""
-        self.emptied = np.sort(np.concatenate(emptied))
-        """The same for those whose next hops are all gone, and some lateral leads on."""
+        return np.sort(np.concatenate(dead)), np.sort(np.concatenate(emptied))
 
     def is_dead(self, at: Indices, group: Indices) -> Bits:
         """Return whether each node x destinations + destination is dead under *group*."""
@@ -76,15 +148,16 @@ class SharedRisks:
         return which, group
 
     # --- the work list ------------------------------------------------------------------------------------------------
-    def _prune(self, first: int, stop: int) -> tuple[Indices, Indices]:
+    def _prune(self, numbers: Indices) -> tuple[Indices, Indices]:
         choices, mesh = self._choices, self._choices.mesh
         width = choices.words.shape[1]
-        shape = (stop - first, mesh.node_count, width)
+        groups = [self._groups[number] for number in numbers]
+        shape = (len(groups), mesh.node_count, width)
         dead = np.zeros(shape, dtype=np.uint64)
         emptied = np.zeros(shape, dtype=np.uint64)
-        fails = np.zeros((stop - first, len(mesh)), dtype=np.bool_)
-        group = np.repeat(np.arange(stop - first), [len(ends) for ends in self._groups[first:stop]])
-        end = np.concatenate([np.zeros(0, dtype=np.int64), *self._groups[first:stop]])
+        fails = np.zeros((len(groups), len(mesh)), dtype=np.bool_)
+        group = np.repeat(np.arange(len(groups)), [len(ends) for ends in groups])
+        end = np.concatenate([np.zeros(0, dtype=np.int64), *groups])
         fails[group, end] = True
         places = self._places(shape, group, mesh.source[end], choices.words[end])
         while len(places.group):
@@ -96,7 +169,7 @@ class SharedRisks:
             which, incoming = which[sends], incoming[sends]
             key = (places.group[which] * shape[1] + mesh.source[incoming]) * shape[2] + places.word[which]
             places = self._apart(shape, np.unique(key))
-        return self._keys(first, dead), self._keys(first, emptied)
+        return self._keys(numbers, dead), self._keys(numbers, emptied)
 
     def _places(self, shape: tuple[int, int, int], group: Indices, node: Indices, columns: Words) -> _Places:
         which, word = np.nonzero(columns)
@@ -126,11 +199,11 @@ class SharedRisks:
             emptied[places.group, places.node, places.word] = left & ~members
         return fresh
 
-    def _keys(self, first: int, marks: Words) -> Indices:
+    def _keys(self, numbers: Indices, marks: Words) -> Indices:
         groups, nodes, width = marks.shape
         row, column = positions(marks.reshape(groups * nodes, width))
         group, node = np.divmod(row, nodes)
-        keys: Indices = (node * self.column_count + column) * self.group_count + first + group
+        keys: Indices = (node * self.column_count + column) * self.group_count + numbers[group]
         return keys
 
 
