@@ -53,6 +53,16 @@ def test_the_bytes_are_the_same_for_any_workers_and_hash_seed(pod: Path) -> None
     assert (data["pairs"]["examined"], data["pairs"]["is_exhaustive"], data["pairs"]["seed"]) == (300, False, 7)
 
 
+def test_processes_answer_in_the_order_of_the_pieces(pod: Path) -> None:
+    from erfs.cli.sweep import _in_processes
+    from erfs.importers import load_fabric
+    from erfs.paths.what_if import Sweep, pieces
+
+    sweep = Sweep(load_fabric(pod).fabric, ["node"])
+    parts = _in_processes((sweep.ground, sweep.failures), pieces(sweep.ground), 2)
+    assert [part.is_connected.shape for part in parts] == [(24, 16), (24, 8)]
+
+
 def test_a_dask_cluster_gives_the_same_bytes(run_erfs: Erfs, pod: Path) -> None:
     distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")
     with distributed.LocalCluster(

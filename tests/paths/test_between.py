@@ -1,6 +1,7 @@
 """The paths between two places, counted and listed, held against networkx and against trying all sets."""
 
 from itertools import islice, pairwise
+from random import Random
 
 import networkx as nx
 import pytest
@@ -12,11 +13,12 @@ from erfs.generators import generate
 from erfs.ids import LinkId, NodeId
 from erfs.paths.between import BY_GROUP, BY_LINK, BY_NODE, Between, Disjoint, Path
 from tests.paths.fabrics import Draft, fabrics, plain_fabrics, tiered_fabrics
+from tests.paths.test_what_if import with_risks
 
 
 def endpoints(fabric: Fabric) -> tuple[NodeId, NodeId]:
     ids = [node.id for node in fabric.endpoints]
-    return ids[0], ids[-1]
+    return ids[-1], ids[0]  # where there is one with several attachments, it comes last in canonical order
 
 
 def graph_between(fabric: Fabric, one: NodeId, other: NodeId) -> "nx.MultiGraph[str]":
@@ -152,9 +154,10 @@ def test_where_valleys_are_allowed_the_set_is_the_largest(fabric: Fabric, by: st
     assert (len(found.paths), found.is_largest) == (1 if value >= most else value, True)
 
 
-@given(fabric=fabrics(), by=st.sampled_from([BY_LINK, BY_NODE, BY_GROUP]))
+@given(fabric=fabrics(), by=st.sampled_from([BY_LINK, BY_NODE, BY_GROUP]), seed=st.integers(0, 10**6))
 @settings(max_examples=150, deadline=None)
-def test_a_set_said_to_be_the_largest_is(fabric: Fabric, by: str) -> None:
+def test_a_set_said_to_be_the_largest_is(fabric: Fabric, by: str, seed: int) -> None:
+    fabric = with_risks(fabric, Random(seed))
     one, other = endpoints(fabric)
     between = Between(fabric, one, other, is_valley_free=is_valley_free_required(fabric))
     found = between.disjoint(by)
