@@ -12,9 +12,9 @@ import numpy as np
 
 from erfs.ids import DestinationId, LinkId, NodeId, SrlgId
 from erfs.messages import ChangeRef, SharedRisk
-from erfs.paths.bits import Bits, Indices
+from erfs.paths.bits import Indices, Words
 from erfs.paths.mint import Mint, Outfit
-from erfs.paths.protection import Armory, Failure, Kind, Rows
+from erfs.paths.protection import Armory, Failure, Kind
 from erfs.paths.situation import Situation
 from erfs.paths.topology import Access
 
@@ -95,43 +95,36 @@ class Armourer:
         self._changes_of_code: dict[tuple[DestinationId | None, int | tuple[int, ...]], _Numbers] = {}
         self._destinations = _Numbering[tuple[DestinationId, ...]]()
         self._steps = _Numbering[tuple[tuple[str, ...], tuple[str, ...]]]()
-        # Failures come in canonical order, but a template stands for many links with names of their own.
+        # Failures are numbered in canonical order, but a template stands for many links with names of their own.
         self._has_templates = any(failure.kind in (Kind.SOURCE, Kind.DELIVERY) for failure in armory.failures)
         self._links_to: dict[NodeId, dict[int, tuple[Access, ...]]] = {}
         self._number_rows()
 
     def _number_rows(self) -> None:
-        situation, armory = self._situation, self._armory
-        mesh = situation.mesh
-        rows, is_add = _rows_of(armory)
+        situation = self._situation
+        topology, mesh = situation.topology, situation.mesh
+        rows = self._armory.rows(np.arange(mesh.node_count))
         # Ports of one name share their number, so that switches wired alike share their changes.
-        names = [situation.topology.end_port[end] for end in situation.trunk_ends]
-        self._names = sorted(set(names))
+        self._names = sorted(set(topology.end_port))
         number_of = {name: number for number, name in enumerate(self._names)}
-        place = np.array([*(number_of[name] for name in names), *range(len(names), len(mesh.source))], dtype=np.int64)
-        self._sets, set_of_row = _distinct(rows)
-        rank = np.array(_ranks(situation, armory.failures), dtype=np.int64)
-        node = mesh.source[rows.place]
-        order = np.lexsort((rows.place, is_add, rank[rows.failure], node))
-        self._place_count = max(len(mesh.source), len(self._names))
-        code = (is_add * self._place_count + place[rows.place]) * max(1, len(self._sets)) + set_of_row
-        self._codes: list[int] = code[order].tolist()
-        node, failure = node[order], rows.failure[order]
-        self._rows_of_node = np.searchsorted(node, np.arange(mesh.node_count + 1))
+        trunk_ends = [number_of[name] for name in topology.end_port]
+        place = np.array([*trunk_ends, *range(len(trunk_ends), len(mesh))], dtype=np.int64)
+        targets = rows.sets(len(situation.targets))
+        first, set_of_row = _distinct(targets)
+        begins = rows.starts
+        self._columns: list[list[int]] = [rows.columns[begins[row] : begins[row + 1]].tolist() for row in first]
+        self._place_count = max(len(mesh), len(self._names))
+        code = (rows.is_add * self._place_count + place[rows.end]) * max(1, len(first)) + set_of_row
+        self._codes: list[int] = code.tolist()
+        self._rows_of_node = np.searchsorted(rows.node, np.arange(mesh.node_count + 1))
         # Numbers that mean the same in every situation of this topology, whatever is unusable.
-        ends = len(situation.topology.end_port) + np.arange(len(mesh.source), dtype=np.int64)
-        ends[: len(situation.trunk_ends)] = situation.trunk_ends
-        lasting = np.array([_lasting(situation, failure) for failure in armory.failures], dtype=np.int64)
-        self._fingerprints = (
-            lasting[failure],
-            np.where(is_add[order], -1, 1) * (1 + ends[rows.place[order]]),
-            rows.targets[order],
-        )
-        is_first = (np.diff(node, prepend=-1) != 0) | (np.diff(failure, prepend=-1) != 0)
+        lasting = np.array([_lasting(situation, failure) for failure in self._armory.failures], dtype=np.int64)
+        self._fingerprints = lasting[rows.failure], np.where(rows.is_add, -1, 1) * (1 + rows.end), targets
+        is_first = (np.diff(rows.node, prepend=-1) != 0) | (np.diff(rows.failure, prepend=-1) != 0)
         starts = np.flatnonzero(is_first)
-        self._starts: list[int] = [*starts.tolist(), len(node)]
-        self._failures: list[int] = failure[starts].tolist()
-        self._first_of_node = np.searchsorted(node[starts], np.arange(mesh.node_count + 1))
+        self._starts: list[int] = [*starts.tolist(), len(rows)]
+        self._failures: list[int] = rows.failure[starts].tolist()
+        self._first_of_node = np.searchsorted(rows.node[starts], np.arange(mesh.node_count + 1))
 
     def fingerprint(self, switch: int) -> tuple[object, ...]:
         """Return what the entries of a switch depend on, apart from the targets themselves; equal fingerprints, equal entries."""
@@ -302,7 +295,7 @@ class Armourer:
         """Return the steps that row codes stand for, at a switch or at *endpoint*."""
         parts: list[_Part] = []
         for code in (key,) if isinstance(key, int) else key:
-            step, targets = divmod(code, len(self._sets))
+            step, targets = divmod(code, len(self._columns))
             is_add, place = divmod(step, self._place_count)
             if endpoint is None:
                 ports: tuple[str, ...] = (self._names[place],)
@@ -326,14 +319,14 @@ class Armourer:
         self, parts: tuple[_Part, ...], only: DestinationId | None
     ) -> Iterator[tuple[tuple[DestinationId, ...], tuple[str, ...], tuple[str, ...]]]:
         if only is not None or len({part.targets for part in parts}) == 1:
-            destinations = (only,) if only is not None else self._names_of(self._columns(parts[0].targets))
+            destinations = (only,) if only is not None else self._names_of(self._columns[parts[0].targets])
             drop = sorted(port for part in parts if not part.is_add for port in part.ports)
             add = sorted(port for part in parts if part.is_add for port in part.ports)
             yield destinations, tuple(drop), tuple(add)
             return
         by_column: dict[int, list[_Part]] = {}
         for part in parts:
-            for column in self._columns(part.targets):
+            for column in self._columns[part.targets]:
                 by_column.setdefault(column, []).append(part)
         columns_of: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int]] = {}
         for column, steps in by_column.items():
@@ -347,26 +340,14 @@ class Armourer:
         targets = self._situation.targets
         return tuple(sorted(name for column in columns for name in targets[column].destinations))
 
-    def _columns(self, number: int) -> list[int]:
-        bits = np.unpackbits(np.frombuffer(self._sets[number], dtype=np.uint8))
-        columns: list[int] = np.flatnonzero(bits).tolist()
-        return columns
 
-
-def _rows_of(armory: Armory) -> tuple[Rows, Bits]:
-    """Return all rows of *armory*, and which of them are additions."""
-    rows = Rows(*(np.concatenate(pair) for pair in zip(armory.drops, armory.adds, strict=True)))
-    return rows, np.repeat([False, True], [len(armory.drops.failure), len(armory.adds.failure)])
-
-
-def _distinct(rows: Rows) -> tuple[list[bytes], Indices]:
-    """Return the different sets of targets, and which one each row has."""
-    if not len(rows.failure):
-        return [], np.zeros(0, dtype=np.int64)
-    width = rows.targets.shape[1] * 8
-    whole = np.ascontiguousarray(rows.targets).view(np.dtype((np.void, width))).ravel()
-    distinct, number = np.unique(whole, return_inverse=True)
-    return [row.tobytes() for row in distinct], number.astype(np.int64).ravel()
+def _distinct(targets: Words) -> tuple[Indices, Indices]:
+    """Return a row with each of the different sets of targets, and which of them each row has."""
+    if not len(targets):
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    whole = np.ascontiguousarray(targets).view(np.dtype((np.void, 8 * targets.shape[1]))).ravel()
+    _, first, number = np.unique(whole, return_index=True, return_inverse=True)
+    return first, number.ravel()
 
 
 def _lasting(situation: Situation, failure: Failure) -> int:
@@ -383,23 +364,3 @@ def _lasting(situation: Situation, failure: Failure) -> int:
             return _FIRST_SRLG - failure.subject
         case Kind.DELIVERY:
             return trunk_count + switch_count * (1 + failure.subject) + failure.switch
-
-
-def _ranks(situation: Situation, failures: tuple[Failure, ...]) -> list[int]:
-    """Return the place of each failure in canonical order: links, nodes, risk groups, each by name; templates last, in order."""
-    topology = situation.topology
-
-    def order(number: int) -> tuple[int, str, int]:
-        failure = failures[number]
-        if failure.kind is Kind.TRUNK:
-            return 0, topology.trunks[failure.subject].id, number
-        if failure.kind is Kind.NODE:
-            return 1, topology.switches[failure.subject], number
-        if failure.kind is Kind.SRLG:
-            return 2, "", failure.subject
-        return 3, "", number
-
-    ranks = [0] * len(failures)
-    for rank, number in enumerate(sorted(range(len(failures)), key=order)):
-        ranks[number] = rank
-    return ranks
