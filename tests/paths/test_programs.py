@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from erfs.fabric import Fabric
 from erfs.generators import generate
-from erfs.ids import EVERYTHING, LinkId, NodeId
+from erfs.ids import EVERYTHING, LinkId, NodeId, SrlgId
 from erfs.messages import FactRef, Program, content_digest, decode, encode, program_digest
 from erfs.paths import Topology, compute
 from tests.paths.fabrics import Draft, fabrics, shuffled
@@ -34,11 +35,21 @@ def link_sets(draw: st.DrawFn, fabric: Fabric) -> frozenset[LinkId]:
     return frozenset(draw(st.lists(st.sampled_from(sorted(fabric.links)), max_size=3)))
 
 
+@st.composite
+def risky_fabrics(draw: st.DrawFn) -> Fabric:
+    """Draw any small fabric, some of its links in risk groups."""
+    fabric = draw(fabrics())
+    groups = st.sets(st.sampled_from(["tray", "power"]), max_size=2).map(
+        lambda names: tuple(SrlgId(name) for name in sorted(names))
+    )
+    return Fabric(fabric.nodes.values(), [replace(link, srlgs=draw(groups)) for link in fabric.links.values()])
+
+
 @given(st.data())
 @settings(max_examples=30, deadline=None)
 def test_every_digest_is_that_of_the_content(data: st.DataObject) -> None:
     """The engine puts the canonical JSON together itself; dumping the message must give the same."""
-    fabric = data.draw(fabrics())
+    fabric = data.draw(risky_fabrics())
     facts = tuple(
         FactRef(link=link, reporter=end.node, counter=3)
         for link in sorted(data.draw(link_sets(fabric)))
@@ -61,7 +72,7 @@ def test_odd_names_are_quoted_as_json_does() -> None:
 @given(st.data())
 @settings(max_examples=30, deadline=None)
 def test_programs_do_not_depend_on_the_order_in_which_a_fabric_was_built(data: st.DataObject) -> None:
-    fabric = data.draw(fabrics())
+    fabric = data.draw(risky_fabrics())
     other = shuffled(fabric, data.draw(st.permutations(list(range(7)))))
     unusable = data.draw(link_sets(fabric))
     one = compute(Topology(fabric), unusable=unusable)
@@ -72,7 +83,7 @@ def test_programs_do_not_depend_on_the_order_in_which_a_fabric_was_built(data: s
 @settings(max_examples=30, deadline=None)
 def test_what_was_computed_before_changes_no_result(data: st.DataObject) -> None:
     """A topology remembers its last computation to spare work: the same as a fresh one, after any history."""
-    fabric = data.draw(fabrics())
+    fabric = data.draw(risky_fabrics())
     used = Topology(fabric)
     for _ in range(3):
         unusable, is_protecting = data.draw(link_sets(fabric)), data.draw(st.booleans())
@@ -233,6 +244,44 @@ def test_a_fact_about_a_link_still_in_use_is_listed_by_whoever_is_armed_for_it()
     }
     assert listing == armed | {link.a.node, link.b.node}
     assert armed
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_a_risk_groups_entry_lists_its_usable_trunks_and_waits_for_all_their_ends(data: st.DataObject) -> None:
+    fabric = data.draw(risky_fabrics())
+    unusable = data.draw(link_sets(fabric))
+    for node, program in compute(Topology(fabric), unusable=unusable).programs.items():
+        for srlg, risk in program.armed.srlgs.items():
+            trunks = [link for link in fabric.trunks if srlg in link.srlgs and link.id not in unusable]
+            assert risk.links == tuple(sorted(link.id for link in trunks))
+            assert len(trunks) > 1
+            assert {end.node for link in trunks for end in link.ends} - {node} <= set(program.armed.reporters)
+
+
+def test_a_lost_trunk_of_a_risk_group_changes_who_is_armed_for_the_group_and_is_waited_for_no_more() -> None:
+    """A topology that remembers must not take the group for what it was, even where nothing else differs."""
+    fabric = generate("fat-tree", {"k": 4})
+    topology = Topology(fabric)
+    tray = SrlgId("tray:pod0-plane0")
+    lost, left = (link.id for link in fabric.trunks if tray in link.srlgs)
+    far = NodeId("pod1-edge0")
+    assert compute(topology, unusable=ALL_UP).programs[far].armed.srlgs[tray].links == (lost, left)
+    assert tray not in compute(topology, unusable=frozenset({lost})).programs[far].armed.srlgs
+    assert compute(topology, unusable=ALL_UP).programs[far].armed.srlgs[tray].links == (lost, left)
+
+
+def test_a_fact_about_a_trunk_in_use_is_listed_by_whoever_is_armed_for_its_group() -> None:
+    fabric = generate("fat-tree", {"k": 4})
+    tray = SrlgId("tray:pod0-plane0")
+    link = next(link for link in fabric.trunks if tray in link.srlgs)
+    fact = FactRef(link=link.id, reporter=link.a.node, counter=4)
+    stranger = FactRef(link=link.id, reporter=NodeId("pod2-edge0"), counter=4)
+    programs = compute(Topology(fabric), unusable=ALL_UP, facts=(fact, stranger)).programs
+    armed = {node for node, program in programs.items() if tray in program.armed.srlgs}
+    assert armed - {link.a.node, link.b.node}
+    for node in armed - {link.a.node, link.b.node}:
+        assert programs[node].computed_from == (fact,)
 
 
 def test_only_what_somebody_upstream_can_avoid_has_a_detour() -> None:
