@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import networkx as nx
 import numpy as np
@@ -26,6 +26,9 @@ from erfs.paths.next_hops import UNREACHABLE, NextHops
 from erfs.paths.protection import Kind, arm
 from erfs.paths.situation import Situation
 from erfs.paths.weights import Ground, Weighing
+
+# All changes of a large fabric at once are gigabytes that nobody wants to hold.
+NODES_AT_ONCE: Final = 64
 
 
 # --- the fabric, as we and as the peers see it ---------------------------------------------------------------------------
@@ -223,8 +226,9 @@ class Protecting:
         self._armory = arm(self._situation)
 
     def write_changes(self) -> None:
-        """Write out what every node changes for every failure."""
-        self._armory.rows(self._nodes)
+        """Write out what every node changes for every failure, some nodes at a time, as they are made into programs."""
+        for start in range(0, len(self._nodes), NODES_AT_ONCE):
+            self._armory.rows(self._nodes[start : start + NODES_AT_ONCE])
 
     def list_unprotected(self) -> None:
         """List what no change is armed for."""
