@@ -31,6 +31,7 @@ from erfs_agent.drivers.kernel_objects import (
     PutRoute,
     RemoveObject,
     RemoveRoute,
+    RouteGone,
     RouteObject,
     Stamp,
     Write,
@@ -235,6 +236,12 @@ def test_an_interface_that_goes_is_down_and_gone() -> None:
 def test_an_address_counts_once_nobody_else_can_have_it(flags: int, expected: AddressAdded | None) -> None:
     data = made(ifaddrmsg, 20, 0, 0, family=IPV6, prefixlen=64, index=7, flags=flags, attrs=[("IFA_FLAGS", flags)])
     assert netlink.event(raw(data)) == expected
+
+
+def test_a_route_that_goes_is_told_by_its_prefix() -> None:
+    data = made(rtmsg, 25, 0, 0, family=IPV4, dst_len=24, proto=229, attrs=[("RTA_DST", "10.1.0.0")])
+    assert netlink.event(raw(data)) == RouteGone(TEN_1)
+    assert netlink.event(raw(made(rtmsg, 25, 0, 0, family=128))) is None
 
 
 def test_a_notification_tells_which_object_it_is_about() -> None:

@@ -18,7 +18,7 @@ from erfs.ids import DestinationId
 from erfs.messages import Member
 from erfs_agent.core import RoutesWritten, WriteRoutes
 from erfs_agent.drivers import netlink
-from erfs_agent.drivers.kernel_objects import ObjectTouched
+from erfs_agent.drivers.kernel_objects import ObjectTouched, RouteGone
 from erfs_agent.drivers.namespaces import inside
 
 from .bench import E1, E2, E3, METRIC, PORTS, PROTOCOL, A, B, Bench, bench, far_mac, mac
@@ -265,6 +265,37 @@ def test_objects_that_somebody_flushed_come_back_at_once(here: Bench) -> None:
     assert here.served("fd03::/64") == ("e3",)
 
 
+async def test_routes_that_somebody_removed_come_back_and_others_routes_are_not_heard_of() -> None:
+    with bench() as here, structlog.testing.capture_logs() as logs:
+        here.driver.watch(asyncio.get_running_loop())
+        here.write_well({A: (E1, E2), B: (E3,)})
+        here.here("ip route add 10.88.0.0/24 dev e1 proto 11")
+        here.here("ip route del 10.88.0.0/24 proto 11")
+        here.here(f"ip route del 10.1.0.0/24 proto {PROTOCOL}")
+        here.here(f"ip route del 10.2.0.0/24 proto {PROTOCOL}")
+        here.here(f"ip -6 route del fd03::/64 proto {PROTOCOL}")
+        async with asyncio.timeout(20):
+            await turn_until(lambda: here.served("10.1.0.0/24") == ("e1", "e2"))
+
+        assert here.served("10.2.0.0/24") == here.served("fd03::/64") == ("e3",)
+        told = [entry["prefixes"] for entry in logs if entry["event"] == "kernel_routes_removed_by_others"]
+        assert told == [["10.1.0.0/24", "10.2.0.0/24", "fd03::/64"]]
+
+
+async def test_routes_that_go_with_their_group_are_nobody_elses_doing() -> None:
+    with bench() as here, structlog.testing.capture_logs() as logs:
+        here.driver.watch(asyncio.get_running_loop())
+        here.write_well({A: (E1,)})
+        async with asyncio.timeout(20):
+            here.far.set_up("e1", False)
+            await turn_until(lambda: here.told == [("e1", False)])
+            assert here.served("fd01::/64") == ()
+            here.far.set_up("e1", True)
+            await turn_until(lambda: here.served("fd01::/64") == ("e1",))
+            await turn_until(lambda: here.driver._repair is None)
+        assert [entry for entry in logs if "by_others" in entry["event"]] == []
+
+
 def test_without_ipv6_on_an_interface_its_port_is_left_out_and_told(here: Bench) -> None:
     here.here.sysctl("net/ipv6/conf/e1/disable_ipv6", "1")
     here.cut("e1")
@@ -505,16 +536,33 @@ def test_events_that_did_not_fit_are_made_good_by_reading(here: Bench) -> None:
 
 
 def test_the_driver_does_not_hear_of_its_own_changes(here: Bench) -> None:
-    def objects_heard_of() -> list[object]:
+    def heard_of() -> list[object]:
         heard: list[object] = []
+        kinds = netlink.RTM_NEWROUTE, netlink.RTM_DELROUTE, netlink.RTM_NEWNEXTHOP, netlink.RTM_DELNEXTHOP
         while raws := here.driver._events.read():
-            heard += [found for raw in raws if isinstance(found := netlink.event(raw), ObjectTouched)]
+            heard += [netlink.event(raw) for raw in raws if raw.kind in kinds]
         return heard
 
     here.write_well({A: (E1, E2)})
-    assert objects_heard_of() == []
+    here.write_well({}, A)
+    assert heard_of() == []
     here.here(f"ip nexthop add id 77 via fe80::77 dev e1 proto {PROTOCOL}")
-    assert objects_heard_of() == [ObjectTouched(77)]
+    assert heard_of() == [ObjectTouched(77)]
+
+
+def test_of_routes_only_the_removal_of_ours_is_heard_of(here: Bench) -> None:
+    """A table of others may change a thousand times a second; the kernel itself drops what is not ours."""
+    here.until(lambda: True)
+    for protocol in (11, PROTOCOL):
+        for prefix in ("10.88.0.0/24", "fd88::/64"):
+            here.here(f"ip route add {prefix} dev e1 proto {protocol}")
+            here.here(f"ip route del {prefix} dev e1 proto {protocol}")
+    heard: list[object] = []
+    while raws := here.driver._events.read():
+        heard += [netlink.event(raw) for raw in raws if raw.kind in (netlink.RTM_NEWROUTE, netlink.RTM_DELROUTE)]
+
+    assert [str(found.prefix) for found in heard if isinstance(found, RouteGone)] == ["10.88.0.0/24", "fd88::/64"]
+    assert len(heard) == 2
 
 
 def test_counters_of_interface_and_adapter(here: Bench) -> None:

@@ -159,7 +159,14 @@ class ObjectTouched:
     id: int
 
 
-NetlinkEvent = LinkState | AddressAdded | ObjectTouched
+@dataclass(frozen=True, slots=True)
+class RouteGone:
+    """A route of our protocol was removed, by somebody else or along with its group."""
+
+    prefix: Prefix
+
+
+NetlinkEvent = LinkState | AddressAdded | ObjectTouched | RouteGone
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,6 +174,10 @@ class KernelRoutes:
         """Return whether the next-hop object or group *object_id* is one the kernel should hold for us."""
         return object_id in self._groups or object_id in self._hop_ids.values()
 
+    def has_route(self, prefix: Prefix) -> bool:
+        """Return whether the kernel should hold a route of ours to *prefix*."""
+        return prefix in self._routes
+
     def routes(self) -> dict[DestinationId, tuple[Member, ...]]:
         """
         Return what the kernel holds, as destinations with their members.

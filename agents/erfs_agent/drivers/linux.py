@@ -28,6 +28,9 @@ from erfs_agent.drivers.kernel_objects import (
     KernelState,
     LinkState,
     ObjectTouched,
+    Prefix,
+    PutRoute,
+    RouteGone,
     Stamp,
     Write,
     describe,
@@ -45,7 +48,13 @@ READ_BACKS_MAX: Final = 3
 _REPAIR_WAIT: Final = 1.0
 # Groups no longer used go when the change that left them is done with; another one often wants them again.
 _TIDY_WAIT: Final = 1.0
-_EVENT_GROUPS: Final = (netlink.GROUP_LINK, netlink.GROUP_IPV6_ADDRESS, netlink.GROUP_NEXTHOP)
+_EVENT_GROUPS: Final = (
+    netlink.GROUP_LINK,
+    netlink.GROUP_IPV6_ADDRESS,
+    netlink.GROUP_NEXTHOP,
+    netlink.GROUP_IPV4_ROUTE,
+    netlink.GROUP_IPV6_ROUTE,
+)
 
 
 class LinuxDriver:
@@ -84,10 +93,13 @@ class LinuxDriver:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._repair: asyncio.TimerHandle | None = None
         self._tidying: asyncio.TimerHandle | None = None
+        # What somebody else did since the last repair.
+        self._is_touched = False
+        self._gone: set[Prefix] = set()
         with inside(namespace):
             self._requests = RequestSocket()
             # Before anything is read, so that no change falls between.
-            self._events = EventSocket(_EVENT_GROUPS, deaf_to=self._requests.number)
+            self._events = EventSocket(_EVENT_GROUPS, deaf_to=self._requests.number, protocol=protocol)
             self._nics = NicCounters()
         self._core.read_back(self._read())
         self._core.adopt()
@@ -154,6 +166,8 @@ class LinuxDriver:
                         self._on_address(found.ifindex)
                     case ObjectTouched():
                         self._on_touched(found)
+                    case RouteGone():
+                        self._on_route_gone(found)
                     case None:
                         pass
 
@@ -198,16 +212,34 @@ class LinuxDriver:
             self._keep_neighbours(port)
 
     def _on_touched(self, touched: ObjectTouched) -> None:
-        if not self._core.is_ours(touched.id) or self._repair is not None:
+        if not self._core.is_ours(touched.id):
+            return
+        if self._repair is not None:
+            self._is_touched = True
             return
         _log.warning("kernel_objects_touched_by_others", object=touched.id)
-        if self._loop is not None:
-            self._repair = self._loop.call_later(_REPAIR_WAIT, self._repaired)
+        self._repair_later()
         self._restore(is_read_back=True)
 
-    def _repaired(self) -> None:
+    def _on_route_gone(self, gone: RouteGone) -> None:
+        # Along with its group the kernel removes a route a moment before it tells of the carrier, which explains it.
+        if self._core.has_route(gone.prefix):
+            self._gone.add(gone.prefix)
+            self._repair_later()
+
+    def _repair_later(self) -> None:
+        if self._loop is not None and self._repair is None:
+            self._repair = self._loop.call_later(_REPAIR_WAIT, self._repair_now)
+
+    def _repair_now(self) -> None:
         self._repair = None
-        self._restore(is_read_back=True)
+        if self._gone:
+            _log.warning("kernel_routes_removed_by_others", prefixes=sorted(str(prefix) for prefix in self._gone))
+        is_needed = self._is_touched or bool(self._gone)
+        self._is_touched = False
+        self._gone.clear()
+        if is_needed:
+            self._restore(is_read_back=True)
 
     def _tidy(self) -> None:
         self._tidying = None
@@ -253,6 +285,8 @@ class LinuxDriver:
         for write, said in zip(writes, self._requests.ask(requests), strict=True):
             if not said.error:
                 self._core.answered(write)
+                if self._gone and isinstance(write, PutRoute):
+                    self._gone.discard(write.prefix)
                 continue
             text = said.text or os.strerror(said.error)
             reaction = self._core.refused(write, said.error, text, is_last=is_last)

@@ -31,6 +31,7 @@ from erfs_agent.drivers.kernel_objects import (
     PutRoute,
     RemoveObject,
     RemoveRoute,
+    RouteGone,
     RouteObject,
     Stamp,
     Write,
@@ -49,7 +50,7 @@ RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 RTM_NEWNEIGH, RTM_GETNEIGH = 28, 30
 RTM_NEWNEXTHOP, RTM_DELNEXTHOP, RTM_GETNEXTHOP = 104, 105, 106
 
-GROUP_LINK, GROUP_IPV6_ADDRESS, GROUP_NEXTHOP = 1, 9, 32
+GROUP_LINK, GROUP_IPV4_ROUTE, GROUP_IPV6_ADDRESS, GROUP_IPV6_ROUTE, GROUP_NEXTHOP = 1, 7, 9, 11, 32
 
 RT_TABLE_MAIN: Final = 254
 _RTN_UNICAST: Final = 1
@@ -259,6 +260,9 @@ def event(raw: Raw) -> NetlinkEvent | None:
             return None if flags & (_IFA_F_TENTATIVE | _IFA_F_DADFAILED) else AddressAdded(ifindex)
         case 104 | 105:
             return ObjectTouched(_number(_attributes(raw.body, _NHMSG.size), _NHA_ID))
+        case 25:
+            family, length = _RTMSG.unpack_from(raw.body)[:2]
+            return RouteGone(_prefix(family, length, _attributes(raw.body, _RTMSG.size))) if family in BITS else None
         case _:
             return None
 
@@ -306,10 +310,12 @@ def route(raw: Raw, stamp: Stamp) -> RouteObject | None:
     attributes = _attributes(raw.body, _RTMSG.size)
     if family not in BITS or protocol != stamp.protocol or (_number(attributes, _RTA_TABLE) or table) != RT_TABLE_MAIN:
         return None
-    address = attributes.get(_RTA_DST, bytes(BITS[family] // 8))
-    return RouteObject(
-        Prefix(family, address, length), _number(attributes, _RTA_PRIORITY), _number(attributes, _RTA_NH_ID)
-    )
+    prefix = _prefix(family, length, attributes)
+    return RouteObject(prefix, _number(attributes, _RTA_PRIORITY), _number(attributes, _RTA_NH_ID))
+
+
+def _prefix(family: int, length: int, attributes: dict[int, bytes]) -> Prefix:
+    return Prefix(family, attributes.get(_RTA_DST, bytes(BITS[family] // 8)), length)
 
 
 def neighbour(raw: Raw) -> Neighbour:

@@ -16,6 +16,8 @@ from erfs_agent.drivers.netlink import (
     NLM_F_DUMP_INTR,
     NLMSG_DONE,
     NLMSG_ERROR,
+    RTM_DELROUTE,
+    RTM_NEWROUTE,
     Answer,
     Raw,
     answer,
@@ -25,8 +27,10 @@ from erfs_agent.drivers.netlink import (
 _SOL_NETLINK: Final = 270
 _NETLINK_ADD_MEMBERSHIP, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK = 1, 10, 11, 12
 _SO_ATTACH_FILTER: Final = 26
-# In `struct nlmsghdr`.
-_SENDER_OFFSET: Final = 12
+# In `struct nlmsghdr`, and in the `struct rtmsg` that follows it.
+_KIND_OFFSET, _SENDER_OFFSET, _ROUTE_PROTOCOL_OFFSET = 4, 12, 21
+# Classic BPF.
+_LOAD_WORD, _LOAD_HALF, _LOAD_BYTE, _COMPARE, _RETURN = 0x20, 0x28, 0x30, 0x15, 0x06
 _BUFFER: Final = 1 << 16
 # An acknowledgement takes about 800 bytes of the receive buffer, whose default is 208 KiB.
 BATCH_MAX: Final = 64
@@ -114,28 +118,37 @@ class RequestSocket:
 
 class EventSocket:
     """
-    For notifications of *groups*, those of changes made by the socket *deaf_to* apart: a switch's hundreds of groups
-    changed at once would fill the buffer with what we know. Opened in the namespace this thread is in.
+    For notifications of *groups*; opened in the namespace this thread is in.
+
+    Not heard of are changes made by the socket *deaf_to*: a switch's hundreds of groups changed at once would fill the
+    buffer with what we know. Of routes only removals of *protocol*'s are heard of: others may have a million.
     """
 
-    def __init__(self, groups: Sequence[int], *, deaf_to: int) -> None:
+    def __init__(self, groups: Sequence[int], *, deaf_to: int, protocol: int) -> None:
         self._socket = socket.socket(
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE
         )
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _EVENT_BUFFER)
-        self._attach(deaf_to)
+        self._attach(deaf_to, protocol)
         self._socket.bind((0, 0))
         for group in groups:
             self._socket.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, group)
 
-    def _attach(self, deaf_to: int) -> None:
-        """Let the kernel drop what carries this sender; a classic BPF program, which reads numbers big-endian."""
+    def _attach(self, deaf_to: int, protocol: int) -> None:
+        """Let the kernel drop what is not to be heard of; a classic BPF program, which reads numbers big-endian."""
         sender = int.from_bytes(struct.pack("=I", deaf_to), "big")
+        made, removed = (int.from_bytes(struct.pack("=H", kind), "big") for kind in (RTM_NEWROUTE, RTM_DELROUTE))
+        # (operation, steps to skip if equal, if not, number)
         steps = (
-            (0x20, 0, 0, _SENDER_OFFSET),  # load the word
-            (0x15, 0, 1, sender),  # another one: skip the next
-            (0x06, 0, 0, 0),  # drop
-            (0x06, 0, 0, 0xFFFFFFFF),  # keep all of it
+            (_LOAD_WORD, 0, 0, _SENDER_OFFSET),
+            (_COMPARE, 5, 0, sender),  # equal: drop
+            (_LOAD_HALF, 0, 0, _KIND_OFFSET),
+            (_COMPARE, 3, 0, made),  # equal: drop
+            (_COMPARE, 0, 3, removed),  # no route at all: keep
+            (_LOAD_BYTE, 0, 0, _ROUTE_PROTOCOL_OFFSET),
+            (_COMPARE, 1, 0, protocol),  # equal: keep
+            (_RETURN, 0, 0, 0),  # drop
+            (_RETURN, 0, 0, 0xFFFFFFFF),  # keep
         )
         code = b"".join(struct.pack("=HBBI", *step) for step in steps)
         buffer = ctypes.create_string_buffer(code)
