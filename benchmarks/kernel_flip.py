@@ -17,11 +17,11 @@ from pathlib import Path
 from pyroute2 import IPRoute
 
 from erfs.addressing import Addressing
+from erfs.aio.namespaces import inside
 from erfs.ids import DestinationId
 from erfs_agent.core import WriteRoutes
 from erfs_agent.drivers import netlink
 from erfs_agent.drivers.kernel_objects import PutGroup, Stamp
-from erfs_agent.drivers.namespaces import inside
 from erfs_agent.drivers.netlink_socket import RequestSocket
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))

@@ -7,6 +7,7 @@ Rule 2: a user never sees a traceback for their own mistake.
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
 
@@ -22,6 +23,7 @@ SUBCOMMANDS: Final = {
     "plan": "show the concrete faults a scenario would inject",
     "check": "check scenario files, all errors at once",
     "broker": "run the embedded MQTT broker",
+    "lab": "run a fabric as network namespaces, with real agents",
     "confirm": "let the controller push a generation it refused",
 }
 
@@ -65,8 +67,13 @@ def erfs() -> None:
 
 def main() -> None:
     """Run `erfs`; the entry point of the package."""
+    sys.exit(reporting_errors(lambda: erfs.main(standalone_mode=False)))
+
+
+def reporting_errors(run: Callable[[], int | None]) -> int:
+    """Call *run*; return its exit code, or that of the error which ended it, told on standard error."""
     try:
-        code = erfs.main(standalone_mode=False)
+        code = run()
     except click.exceptions.Abort:
         _say("interrupted")
         code = 130
@@ -83,7 +90,7 @@ def main() -> None:
         # The reader (head, less) went away; that is not our failure.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    sys.exit(int(code or 0))
+    return int(code or 0)
 
 
 def _say(message: str) -> None:

@@ -38,6 +38,7 @@ from erfs_agent.aio.runtime import AgentRuntime
 from erfs_agent.aio.store import MemoryStore
 from erfs_agent.core import AgentCore, AgentTimers
 from erfs_agent.drivers.simulated import SimulatedDriver
+from erfs_scenario.daemon_files import controller_toml
 from erfs_scenario.injection import PHYSICAL, PhysicalFaults
 from erfs_scenario.measurement import Meter, Record
 from erfs_scenario.merging import Merger, Tail
@@ -588,7 +589,15 @@ class _Live:
             (folder / left).unlink(missing_ok=True)
         (folder / "fabric.json").write_text(write_fabric(self.plan.fabric, "node-link"))
         host, port = self._broker if self._controller.stretch is None else ("127.0.0.1", self._controller.stretch.port)
-        (folder / "controller.toml").write_text(_controller_toml(self.plan, self.topics.prefix, host, port))
+        (folder / "controller.toml").write_text(
+            controller_toml(
+                self.plan.timers,
+                is_protecting=self.plan.is_protecting,
+                prefix=self.topics.prefix,
+                host=host,
+                port=port,
+            )
+        )
 
     async def _clear(self, bus: MqttBus) -> None:
         """Take what is retained off a broker that lives on."""
@@ -626,32 +635,4 @@ def _delayed(plan: Plan, by_ns: int) -> Plan:
         faults=tuple(
             replace(fault, at_ns=fault.at_ns + by_ns, end_at_ns=fault.end_at_ns + by_ns) for fault in plan.faults
         ),
-    )
-
-
-def _controller_toml(plan: Plan, prefix: str, host: str, port: int) -> str:
-    """Return the controller's configuration."""
-    timers = plan.timers
-    durations = {
-        "discovery": timers.discovery_ns,
-        "debounce_min": timers.debounce_min_ns,
-        "debounce_max": timers.debounce_max_ns,
-        "ack_wait": timers.ack_wait_ns,
-        "leader_refresh": timers.leader_refresh_ns,
-        "leader_listen": timers.leader_listen_ns,
-    }
-    return "\n".join(
-        [
-            'fabric = "fabric.json"',
-            'state_dir = "."',
-            'broker = "external"',
-            f"protection = {str(plan.is_protecting).lower()}",
-            "[bus]",
-            f'brokers = [{{ host = "{host}", port = {port} }}]',
-            f'prefix = "{prefix}"',
-            "[timers]",
-            *(f'{name} = "{value_ns} ns"' for name, value_ns in durations.items()),
-            f"ack_attempts = {timers.ack_attempts}",
-            "",
-        ]
     )

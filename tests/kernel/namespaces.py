@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-from erfs_agent.drivers.namespaces import inside
+from erfs.aio.namespaces import inside
 
 _INDEXES = itertools.count(1000)
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1

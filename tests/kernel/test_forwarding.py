@@ -13,6 +13,7 @@ from random import Random
 
 from erfs.addressing import plan_addresses
 from erfs.aio.memory import MemoryBroker, MemoryBus
+from erfs.aio.namespaces import inside
 from erfs.fabric import Fabric, LinkEnd
 from erfs.generators import generate
 from erfs.ids import DestinationId, NodeId
@@ -24,7 +25,6 @@ from erfs.units import MS
 from erfs_agent.aio.runtime import AgentRuntime
 from erfs_agent.core import AgentCore, AgentTimers
 from erfs_agent.drivers.linux import LinuxDriver
-from erfs_agent.drivers.namespaces import inside
 from erfs_scenario.nodes import agent_nodes, port_bindings
 
 from .namespaces import Namespace, wire

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import structlog
 
+from erfs.aio.namespaces import inside
 from erfs.ids import DestinationId
 from erfs.messages import Member
 from erfs_agent.core import RoutesWritten, WriteRoutes
 from erfs_agent.drivers import netlink
 from erfs_agent.drivers.kernel_objects import ObjectTouched, RouteGone
-from erfs_agent.drivers.namespaces import inside
 
 from .bench import E1, E2, E3, METRIC, PORTS, PROTOCOL, A, B, Bench, bench, far_mac, mac
 from .namespaces import wire

@@ -20,9 +20,9 @@ from typing import Final, Protocol, assert_never
 
 import structlog
 
+from erfs.aio.namespaces import inside
 from erfs.ports import Mark, TimerFired
 from erfs.units import MS, SECOND
-from erfs_agent.drivers.namespaces import inside
 from erfs_agent.probing import (
     HOP_LIMIT,
     Received,

@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 
 from erfs.addressing import Addressing, NodeAddressing
+from erfs.aio.namespaces import inside
 from erfs.ids import DestinationId
 from erfs.messages import Member
 from erfs_agent.core import RoutesWritten, WriteRoutes
@@ -36,7 +37,6 @@ from erfs_agent.drivers.kernel_objects import (
     describe,
 )
 from erfs_agent.drivers.kernel_routes import KernelRoutes, PortNews, Reaction
-from erfs_agent.drivers.namespaces import inside
 from erfs_agent.drivers.netlink_socket import EventSocket, RequestSocket
 from erfs_agent.drivers.requirements import Missing, missing, read_sysctl
 

@@ -9,25 +9,21 @@ One socket for each source, raw, so that the flows of a source differ in their U
 one socket for each target. A tick sends one datagram of every flow.
 """
 
-import ctypes
-import os
 import resource
 import signal
 import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from erfs.aio.namespaces import inside
 from erfs_scenario.kernel.batches import Arrivals, Receiver, Sender, raw_address
 
-_CLONE_NEWNET: Final = 0x40000000
 _UDP_HEADER: Final = 8
 _BODY: Final = 8
 _IPV6_CHECKSUM, _IPPROTO_IPV6 = 7, 41
@@ -145,7 +141,7 @@ class Prober:
         partial.replace(output)
 
     def _receiver(self, space: str, address: str) -> Receiver:
-        with inside(space):
+        with inside(Path(space)):
             sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
         sock.bind((address, self._config.target_port))
@@ -155,7 +151,7 @@ class Prober:
     def _sender(self, space: str, address: str, numbers: list[int]) -> Sender:
         flows = [self._config.flows[number] for number in numbers]
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        with inside(space):
+        with inside(Path(space)):
             sock = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_UDP)
         if family == socket.AF_INET6:
             # A UDP checksum is a must in IPv6: the kernel fills it in, six bytes into what we hand over.
@@ -170,22 +166,6 @@ class Prober:
             sender.payload[row, :_UDP_HEADER] = np.frombuffer(header, dtype=np.uint8)
             sender.payload[row, _UDP_HEADER : _UDP_HEADER + 4].view(np.uint32)[0] = number
         return sender
-
-
-@contextmanager
-def inside(space: str) -> Iterator[None]:
-    """Be in another network namespace; what is opened there stays there. For processes of one thread."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    there = os.open(space, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if libc.setns(there, _CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), space)
-        yield
-    finally:
-        libc.setns(own, _CLONE_NEWNET)
-        os.close(there)
-        os.close(own)
 
 
 def main(arguments: list[str]) -> None:

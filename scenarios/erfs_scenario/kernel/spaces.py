@@ -1,0 +1,133 @@
+"""The namespaces of a lab, held by descriptors of this process alone.
+
+Rule 1: nothing has a name: when this process is gone, however it went, so are the namespaces and all cables between them.
+Rule 2: what the kernel refuses is said with the command and the namespace it was meant for.
+"""
+
+import fcntl
+import os
+import socket
+import struct
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from erfs.addressing import Addressing
+from erfs.aio.namespaces import inside, new_namespace
+from erfs.errors import ErfsError
+from erfs.fabric import Fabric, LinkEnd
+from erfs.ids import NodeId
+from erfs_scenario.kernel.wiring import HASH_SEED, SpaceSetup, Wiring, wire
+
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+_BATCH_S: Final = 60
+_OPTIONAL: Final = frozenset({HASH_SEED, "net/ipv4/nexthop_compat_mode"})
+
+
+class LabError(ErfsError):
+    """The kernel, or a program of the lab, did not do what was asked."""
+
+
+class Spaces:
+    """
+    A namespace for each node of a fabric, wired, and one for the bus.
+
+    Args:
+        fabric: What to build.
+        addressing: Its plan.
+
+    Raises:
+        FabricError: too large, or not to be built.
+        LabError: the kernel refused something.
+        OSError: namespaces are not permitted here.
+    """
+
+    def __init__(self, fabric: Fabric, addressing: Addressing) -> None:
+        self.fabric = fabric
+        self.addressing = addressing
+        self._fds: dict[NodeId | None, int] = {}
+        self._controls: dict[NodeId, socket.socket] = {}
+        try:
+            # None is the bus, for a node may bear any name.
+            for node in (None, *fabric.nodes):
+                self._fds[node] = new_namespace()
+            self.wiring: Wiring = wire(fabric, addressing, self.path)
+            everybody: list[tuple[NodeId | None, SpaceSetup]] = [(None, self.wiring.bus), *self.wiring.nodes.items()]
+            for node, setup in everybody:
+                self._set(node, setup.settings)
+            for node, setup in everybody:
+                self.batch(node, setup.links)
+            for node, setup in everybody:
+                self.batch(node, setup.finish)
+                self._set(node, setup.settings_after)
+            for node in fabric.nodes:
+                with inside(self.path(node)):
+                    self._controls[node] = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        except BaseException:
+            self.close()
+            raise
+
+    def path(self, node: NodeId | None) -> Path:
+        """Return where anybody may open the namespace of *node* (None: of the bus) while this process lives."""
+        return Path(f"/proc/{os.getpid()}/fd/{self._fds[node]}")
+
+    def descriptors(self) -> dict[NodeId | None, int]:
+        """Return the number of each descriptor, for those who open it by way of /proc."""
+        return dict(self._fds)
+
+    def device(self, end: LinkEnd) -> str:
+        """Return the interface of a port."""
+        return self.addressing.nodes[end.node].ports[end.port].device
+
+    def batch(self, node: NodeId | None, lines: tuple[str, ...]) -> None:
+        """
+        Run `ip` commands in a namespace.
+
+        Raises:
+            LabError: one was refused; those before it are done.
+        """
+        if lines:
+            self.run(node, ("ip", "-batch", "-"), "\n".join(lines) + "\n")
+
+    def run(self, node: NodeId | None, program: tuple[str, ...], text: str = "") -> str:
+        """Run a program in a namespace; return what it prints. Raises LabError if it fails."""
+        with inside(self.path(node)):
+            done = subprocess.run(  # noqa: S603 -- programs of ours by name, no shell
+                program, input=text, capture_output=True, text=True, timeout=_BATCH_S, check=False
+            )
+        if done.returncode:
+            place = "the bus" if node is None else f'"{node}"'
+            raise LabError(f"{' '.join(program)} in the namespace of {place}: {done.stderr.strip()}")
+        return done.stdout
+
+    def set_up(self, end: LinkEnd, is_up: bool) -> None:
+        """Set a port admin up or down. One ioctl: no program is started for it."""
+        device, control = self.device(end), self._controls[end.node]
+        answer = fcntl.ioctl(control, _SIOCGIFFLAGS, struct.pack("16sH14x", device.encode(), 0))
+        flags = struct.unpack_from("=H", answer, 16)[0]
+        flags = flags | _IFF_UP if is_up else flags & ~_IFF_UP
+        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH14x", device.encode(), flags))
+
+    def flags(self, end: LinkEnd) -> int:
+        """Return the interface flags of a port as the kernel has them now (IFF_UP 1, IFF_RUNNING 64)."""
+        request = struct.pack("16sH14x", self.device(end).encode(), 0)
+        found: int = struct.unpack_from("=H", fcntl.ioctl(self._controls[end.node], _SIOCGIFFLAGS, request), 16)[0]
+        return found
+
+    def close(self) -> None:
+        """Let go of everything; the kernel takes it apart."""
+        for control in self._controls.values():
+            control.close()
+        for descriptor in self._fds.values():
+            os.close(descriptor)
+        self._controls, self._fds = {}, {}
+
+    def _set(self, node: NodeId | None, settings: dict[str, str]) -> None:
+        with inside(self.path(node)):
+            for name, value in settings.items():
+                path = Path("/proc/sys", name)
+                try:
+                    path.write_text(value)
+                except FileNotFoundError:
+                    if name not in _OPTIONAL:
+                        raise LabError(f"this kernel has no setting {name.replace('/', '.')}") from None
