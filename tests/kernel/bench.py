@@ -2,20 +2,24 @@
 
 import json
 import select
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from erfs.addressing import Addressing, NodeAddressing, link_local_of, planned_mac
+from erfs.aio.namespaces import inside
 from erfs.ids import DestinationId
 from erfs.messages import Member
 from erfs_agent.core import RoutesWritten, WriteRoutes
 from erfs_agent.drivers.linux import LinuxDriver
+from erfs_agent.drivers.netlink import Raw, split
 
 from .namespaces import Namespace, wire
 
 PROTOCOL, METRIC = 229, 10
+NEIGHBOURS = 3  # RTNLGRP_NEIGH
 PORTS = ("e1", "e2", "e3")
 E1, E2, E3 = (Member(port=port) for port in PORTS)
 A, B = DestinationId("@a"), DestinationId("@b")
@@ -110,6 +114,26 @@ class Bench:
             return other.routes() == self.driver.routes() and other.ports() == self.driver.ports()
         finally:
             other.close()
+
+
+class Ear:
+    """Hears what the kernel of a namespace tells from now on; each change is told before the call that makes it returns."""
+
+    def __init__(self, here: Namespace, *groups: int) -> None:
+        with inside(here.path):
+            self._socket = socket.socket(
+                socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE
+            )
+        self._socket.bind((0, sum(1 << (group - 1) for group in groups)))
+
+    def heard(self) -> list[Raw]:
+        """Return the messages since the last call."""
+        found: list[Raw] = []
+        while True:
+            try:
+                found += split(self._socket.recv(1 << 16))
+            except BlockingIOError:
+                return found
 
 
 @contextmanager
