@@ -138,14 +138,6 @@ class RouteObject:
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
-    """What the kernel knows of a neighbour: its state and its hardware address."""
-
-    state: int
-    lladdr: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class AddressAdded:
     """An interface got a usable address."""
 

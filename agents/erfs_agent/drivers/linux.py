@@ -299,11 +299,11 @@ class LinuxDriver:
             return
         for ifindex, gateway in self._core.neighbours(port):
             raw = self._requests.get(netlink.ask_neighbour(ifindex, gateway, self._requests.next_seq()))
-            known = netlink.neighbour(raw) if raw is not None and raw.kind == netlink.RTM_NEWNEIGH else None
-            if known is not None and known.state & (netlink.NUD_PERMANENT | netlink.NUD_NOARP):
-                # Somebody set it by hand.
+            state = netlink.neighbour_state(raw) if raw is not None and raw.kind == netlink.RTM_NEWNEIGH else 0
+            if state & (netlink.NUD_PERMANENT | netlink.NUD_NOARP):
+                # Somebody set it by hand; the kernel would take that back.
                 continue
-            request = netlink.encode_neighbour(ifindex, gateway, self._stamp, known, self._requests.next_seq())
+            request = netlink.encode_neighbour(ifindex, gateway, self._stamp, self._requests.next_seq())
             said = self._requests.ask([request])[0]
             if said.error:
                 reason = said.text or os.strerror(said.error)

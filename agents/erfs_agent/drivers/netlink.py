@@ -21,7 +21,6 @@ from erfs_agent.drivers.kernel_objects import (
     AddressAdded,
     GroupMembers,
     LinkState,
-    Neighbour,
     NetlinkEvent,
     NextHopObject,
     ObjectTouched,
@@ -57,7 +56,7 @@ _RTN_UNICAST: Final = 1
 _RTNH_F_ONLINK: Final = 4
 _RTA_DST, _RTA_PRIORITY, _RTA_TABLE, _RTA_NH_ID = 1, 6, 15, 30
 _NHA_ID, _NHA_GROUP, _NHA_BLACKHOLE, _NHA_OIF, _NHA_GATEWAY = 1, 2, 4, 5, 6
-_NDA_DST, _NDA_LLADDR, _NDA_PROTOCOL, _NDA_FLAGS_EXT = 1, 2, 12, 15
+_NDA_DST, _NDA_PROTOCOL, _NDA_FLAGS_EXT = 1, 12, 15
 _NTF_EXT_MANAGED: Final = 1
 _IFLA_IFNAME, _IFLA_STATS64, _IFLA_EXT_MASK = 3, 23, 29
 _RTEXT_FILTER_SKIP_STATS: Final = 8
@@ -65,7 +64,7 @@ _NLMSGERR_ATTR_MSG: Final = 1
 _IFF_UP, _IFF_RUNNING, _IFF_LOWER_UP = 0x1, 0x40, 0x10000
 _IFA_FLAGS: Final = 8
 _IFA_F_TENTATIVE, _IFA_F_DADFAILED = 0x40, 0x08
-NUD_NONE, NUD_REACHABLE, NUD_STALE, NUD_NOARP, NUD_PERMANENT = 0x00, 0x02, 0x04, 0x40, 0x80
+NUD_NONE, NUD_REACHABLE, NUD_NOARP, NUD_PERMANENT = 0x00, 0x02, 0x40, 0x80
 
 _HEADER: Final = struct.Struct("=IHHII")
 _ATTRIBUTE: Final = struct.Struct("=HH")
@@ -160,13 +159,10 @@ def _route(prefix: Prefix, protocol: int, metric: int) -> bytes:
     return head + destination + _u32(_RTA_PRIORITY, metric)
 
 
-def encode_neighbour(ifindex: int, gateway: bytes, stamp: Stamp, known: Neighbour | None, seq: int) -> bytes:
-    """Return the request to keep *gateway* resolved; a hardware address already known stays in use meanwhile."""
-    lladdr = known.lladdr if known is not None else b""
-    state = NUD_STALE if lladdr else NUD_NONE
-    body = _NDMSG.pack(IPV4 if len(gateway) == 4 else IPV6, 0, 0, ifindex, state, 0, 0) + _attribute(_NDA_DST, gateway)
-    if lladdr:
-        body += _attribute(_NDA_LLADDR, lladdr)
+def encode_neighbour(ifindex: int, gateway: bytes, stamp: Stamp, seq: int) -> bytes:
+    """Return the request to keep *gateway* resolved; what is known of it already stays in use."""
+    body = _NDMSG.pack(IPV4 if len(gateway) == 4 else IPV6, 0, 0, ifindex, NUD_NONE, 0, 0)
+    body += _attribute(_NDA_DST, gateway)
     body += _u32(_NDA_FLAGS_EXT, _NTF_EXT_MANAGED) + _attribute(_NDA_PROTOCOL, bytes([stamp.protocol]))
     return _message(RTM_NEWNEIGH, NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, seq, body)
 
@@ -318,8 +314,6 @@ def _prefix(family: int, length: int, attributes: dict[int, bytes]) -> Prefix:
     return Prefix(family, attributes.get(_RTA_DST, bytes(BITS[family] // 8)), length)
 
 
-def neighbour(raw: Raw) -> Neighbour:
-    """Return the neighbour that an RTM_NEWNEIGH message shows."""
-    _, _, _, _, state, _, _ = _NDMSG.unpack_from(raw.body)
-    attributes = _attributes(raw.body, _NDMSG.size)
-    return Neighbour(state, attributes.get(_NDA_LLADDR, b""))
+def neighbour_state(raw: Raw) -> int:
+    """Return the state (NUD_...) of the neighbour that an RTM_NEWNEIGH message shows."""
+    return int(_NDMSG.unpack_from(raw.body)[4])
