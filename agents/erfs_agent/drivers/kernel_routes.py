@@ -11,8 +11,7 @@ nothing later. `link_changed` keeps the same books, so that what the kernel has 
 
 Destinations that want the same members share a group. When some of them change, the larger part of a group's routes
 keeps it: if that is the part that changes, one replacement flips it for all of them, however many routes they are; the
-smaller part is moved to a group that holds what it wants, made first if need be. Measured, a replacement costs the wait
-for the kernel's readers, a moved route an eighth of that. The number of an object is a digest of its content when it
+smaller part is moved to a group that holds what it wants, made first if need be (figures: docs/adr/0013). The number of an object is a digest of its content when it
 was made; a restarted agent knows its own by the protocol number and reads what they hold.
 """
 
