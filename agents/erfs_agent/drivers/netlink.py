@@ -3,9 +3,8 @@
 Rule 1: bytes and values only, no sockets.
 Rule 2: what cannot be read is passed over: newer kernels say more than we know.
 
-The hot message is the replacement of a group. A library's general encoder takes ten times as long as this one and the
-kernel together, and the one for Python knows no next-hop objects (docs/adr/0013). Layouts: linux/rtnetlink.h,
-linux/nexthop.h, linux/neighbour.h, linux/if_link.h.
+The hot message is the replacement of a group; the usual library knows no next-hop objects at all (docs/adr/0013).
+Layouts: linux/rtnetlink.h, linux/nexthop.h, linux/neighbour.h, linux/if_link.h.
 """
 
 import struct
