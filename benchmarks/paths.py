@@ -259,7 +259,7 @@ def at_least(claim: str, wanted: float, ratio: float | None) -> Target:
 def at_most(claim: str, wanted: float, ratio: float | None) -> Target:
     """Return the target of taking no more than so many times as long."""
     is_met = None if ratio is None else ratio <= wanted
-    return Target(claim, f"<= {wanted:g} x", "-" if ratio is None else f"{ratio:.3g} x", is_met)
+    return Target(claim, f"<= {wanted:g} x", "-" if ratio is None else f"{ratio:.4g} x", is_met)
 
 
 def added(one: float | None, other: float | None) -> float | None:
