@@ -70,7 +70,7 @@ class Situation:
         unusable: Links to do without; trunks and access links.
         costs: Of trunks that are not to cost 1, at least 1: a trunk that is to be avoided costs more.
         previous: A situation of this topology that nobody asks for next hops any more: they are brought up to date, not computed again.
-        shared: How traffic was shared before; if it is not given, as in *previous*, if that was asked; else equally.
+        shared: How traffic was shared before; None: equally. What *previous* says is not taken by itself: it spares work and changes no result.
 
     Cost: O(endpoints whose links are unusable), and of the first look at `hops` that of `NextHops`, or of its `update`.
     """
@@ -96,8 +96,6 @@ class Situation:
         self.sources = _sources(attachments)
         self.source_of = {endpoint: index for index, source in enumerate(self.sources) for endpoint in source.endpoints}
         self._previous = previous
-        if shared is None and previous is not None and "sharing" in previous.__dict__:
-            shared = previous.sharing
         self._shared = shared
         self._weighing: Weighing | None = None
 

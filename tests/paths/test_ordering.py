@@ -17,6 +17,8 @@ from tests.paths.fabrics import Draft, fabrics, fates, loops_in, tables_of, tang
 from tests.paths.oracle import always, with_route, with_table
 
 ALL_UP: frozenset[LinkId] = frozenset()
+# Of a fat-tree with k = 4, where one uplink is half of them: what an aggregation switch loses or gets back, they share anew.
+EDGES = [f"pod{pod}-edge{index}" for pod in range(4) for index in range(2)]
 
 
 @st.composite
@@ -148,7 +150,7 @@ def test_equal_programs_need_no_round() -> None:
 
 
 def test_whoever_sends_to_a_node_leaves_it_before_it_forgets_the_way() -> None:
-    """core0-0 loses its only way into pod 0: those who send by it drop it first; only then it drops its own route."""
+    """core0-0 loses its only way into pod 0: those who send by it drop it first; only then it drops its own route. Shares change at once."""
     fabric = generate("fat-tree", {"k": 4})
     topology = Topology(fabric)
     link = next(
@@ -157,12 +159,12 @@ def test_whoever_sends_to_a_node_leaves_it_before_it_forgets_the_way() -> None:
     old = compute(topology, unusable=ALL_UP, is_protecting=False).programs
     new = compute(topology, unusable=frozenset({link}), is_protecting=False).programs
     first, second = plan_rounds(old, new, fabric)
-    assert sorted(first) == ["pod0-agg0", "pod1-agg0", "pod2-agg0", "pod3-agg0"]
+    assert sorted(first) == sorted([*(f"pod{pod}-agg0" for pod in range(4)), *EDGES])
     assert sorted(second) == ["core0-0"]
 
 
 def test_a_returning_link_is_ready_at_its_far_end_before_anybody_sends_over_it() -> None:
-    """core0-0 lost its only way into pod 0: first core0-0 and pod0-agg0 get the link back, then those who send by core0-0."""
+    """core0-0 lost its only way into pod 0: core0-0 and pod0-agg0 get the link back, then those who send by core0-0. Shares change at once."""
     fabric = generate("fat-tree", {"k": 4})
     topology = Topology(fabric)
     link = next(
@@ -170,7 +172,8 @@ def test_a_returning_link_is_ready_at_its_far_end_before_anybody_sends_over_it()
     )
     old = compute(topology, unusable=frozenset({link}), is_protecting=False).programs
     new = compute(topology, unusable=ALL_UP, is_protecting=False).programs
-    first, second = plan_rounds(old, new, fabric)
+    shares, first, second = plan_rounds(old, new, fabric)
+    assert sorted(shares) == EDGES
     assert sorted(first) == ["core0-0", "pod0-agg0"]
     assert sorted(second) == ["pod1-agg0", "pod2-agg0", "pod3-agg0"]
 

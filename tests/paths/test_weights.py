@@ -139,7 +139,7 @@ def follow(topology: Topology, rng: Random, steps: int) -> None:
     known: dict[tuple[int, int], Group] = {}
     cost = {trunk.id: rng.choice([1, 1, 1, 2]) for trunk in topology.trunks} if rng.random() < 0.3 else {}
     for unusable in states(topology, rng, steps, is_access_too=False):
-        situation = Situation(topology, unusable, cost, previous=situation)
+        situation = Situation(topology, unusable, cost, previous=situation, shared=sharing)
         known = expected_groups(situation, known)
         assert groups_of(situation) == known
         fresh = Situation(topology, unusable, cost, shared=sharing)
@@ -147,6 +147,8 @@ def follow(topology: Topology, rng: Random, steps: int) -> None:
         sharing = situation.sharing
         again = Situation(topology, unusable, cost, shared=sharing)
         assert again.sharing == sharing
+        if rng.random() < 0.2:  # as whoever has just been started
+            sharing, known = None, {}
 
 
 SPEEDS = [[GBPS], [GBPS, GBPS, 2 * GBPS], [25 * GBPS, 40 * GBPS, 100 * GBPS]]
