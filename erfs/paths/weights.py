@@ -225,7 +225,7 @@ class Behind(NamedTuple):
     Args:
         flat: For each the capacity behind it, the same for all destinations that it has next hops to; 0 where it has none, or in *rough*.
         domain: The destinations it has next hops to.
-        rough: Which ones differ from destination to destination.
+        rough: Which ones differ from destination to destination; none of sides that nobody sends to.
         sums: For each of these, x 64 destinations, the capacity.
     """
 
@@ -252,6 +252,8 @@ def remains(
     nodes, is_up = sides >> 1, (sides & 1).astype(np.bool_)
     descends = hops.descends[nodes, words]
     domain = np.where(is_up, reached[nodes, words] & ~descends, descends & ~hops.attached[nodes, words])
+    # Nobody asks what remains behind a side that nobody sends to; there, one cut cable can make a great many differ.
+    domain = np.where(ground.is_behind[sides], domain, np.uint64(0))
     destination_count = np.bitwise_count(domain).astype(np.int64)
     if is_everything:
         count, usable_count, usable_capacity = _counts_of_all(hops, ground)
