@@ -369,7 +369,7 @@ def test_what_one_host_loses_moves_no_weight_of_others() -> None:
     fabric = generate("leaf-spine", {"leaves": 4, "spines": 16, "attachments": 2, "hosts_per_leaf": 8, "cables": 1})
     topology = Topology(fabric)
     host, *others = [node for node, homes in fabric.attachments.items() if set(homes) == {"leaf0", "leaf1"}]
-    cables = [link for spine in range(4) for link in between(fabric, "leaf0", f"spine{spine}")]
+    cables = [link for spine in range(4) for link in between(fabric, "leaf0", f"spine{spine:02}")]
     shared = compute(topology, unusable=frozenset(cables)).sharing
     kept = compute(topology, unusable=frozenset(cables[:3]), shared=shared)
     lost = frozenset({*cables[:3], *between(fabric, host, "leaf1")})
