@@ -1,6 +1,6 @@
 """From the rows of an armory to what each node is armed for.
 
-Rule 1: a node's entries depend on its rows, its ports and the failures they name alone; where these came out equal last time, so do the entries.
+Rule 1: a node's entries depend on its rows, its ports and the failures they name alone.
 Rule 2: nothing here decides what to change.
 """
 
@@ -68,9 +68,6 @@ class _Made(dict[int, tuple[_Case, ...]]):
         return found
 
 
-# Lasting numbers of risk groups go down from here, below those of sources.
-_FIRST_SRLG: Final = -(1 << 40)
-
 # Of each change the numbers of its destinations and its step, in the armourer's own counting.
 _Numbers = tuple[tuple[int, int], ...]
 
@@ -84,9 +81,15 @@ class _Part(NamedTuple):
 
 
 class Armourer:
-    """Makes the entries of one node after the other."""
+    """
+    Makes the entries of one node after the other.
 
-    def __init__(self, situation: Situation, armory: Armory, mint: Mint) -> None:
+    Args:
+        situation, armory: Of one state.
+        nodes: The mesh nodes that will be asked for, rising.
+    """
+
+    def __init__(self, situation: Situation, armory: Armory, nodes: Indices, mint: Mint) -> None:
         self._situation = situation
         self._armory = armory
         self._mint = mint
@@ -98,12 +101,12 @@ class Armourer:
         # Failures are numbered in canonical order, but a template stands for many links with names of their own.
         self._has_templates = any(failure.kind in (Kind.SOURCE, Kind.DELIVERY) for failure in armory.failures)
         self._links_to: dict[NodeId, dict[int, tuple[Access, ...]]] = {}
-        self._number_rows()
+        self._number_rows(nodes)
 
-    def _number_rows(self) -> None:
+    def _number_rows(self, nodes: Indices) -> None:
         situation = self._situation
         topology, mesh = situation.topology, situation.mesh
-        rows = self._armory.rows(np.arange(mesh.node_count))
+        rows = self._armory.rows(nodes)
         # Ports of one name share their number, so that switches wired alike share their changes.
         self._names = sorted(set(topology.end_port))
         number_of = {name: number for number, name in enumerate(self._names)}
@@ -116,31 +119,11 @@ class Armourer:
         self._place_count = max(len(mesh), len(self._names))
         code = (rows.is_add * self._place_count + place[rows.end]) * max(1, len(first)) + set_of_row
         self._codes: list[int] = code.tolist()
-        self._rows_of_node = np.searchsorted(rows.node, np.arange(mesh.node_count + 1))
-        # Numbers that mean the same in every situation of this topology, whatever is unusable.
-        lasting = np.array([_lasting(situation, failure) for failure in self._armory.failures], dtype=np.int64)
-        self._fingerprints = lasting[rows.failure], np.where(rows.is_add, -1, 1) * (1 + rows.end), targets
         is_first = (np.diff(rows.node, prepend=-1) != 0) | (np.diff(rows.failure, prepend=-1) != 0)
         starts = np.flatnonzero(is_first)
         self._starts: list[int] = [*starts.tolist(), len(rows)]
         self._failures: list[int] = rows.failure[starts].tolist()
         self._first_of_node = np.searchsorted(rows.node[starts], np.arange(mesh.node_count + 1))
-
-    def fingerprint(self, switch: int) -> tuple[object, ...]:
-        """Return what the entries of a switch depend on, apart from the targets themselves; equal fingerprints, equal entries."""
-        situation = self._situation
-        topology = situation.topology
-        start, stop = self._rows_of_node[switch], self._rows_of_node[switch + 1]
-        failures = self._fingerprints[0][start:stop]
-        # A switch or a risk group with unusable links has fewer that can testify.
-        lame = situation.lame_switches
-        dying = set((failures - len(topology.trunks)).tolist()) if lame else set[int]()
-        risks = np.unique(failures[failures <= _FIRST_SRLG]) if situation.unusable else failures[:0]
-        return (
-            *(part[start:stop].tobytes() for part in self._fingerprints),
-            tuple((node, lame[node]) for node in sorted(dying & lame.keys())),
-            tuple(self._groups[_FIRST_SRLG - number] for number in risks.tolist()),
-        )
 
     def of_switch(self, switch: int) -> Outfit:
         """Return what a switch is armed for."""
@@ -348,19 +331,3 @@ def _distinct(targets: Words) -> tuple[Indices, Indices]:
     whole = np.ascontiguousarray(targets).view(np.dtype((np.void, 8 * targets.shape[1]))).ravel()
     _, first, number = np.unique(whole, return_index=True, return_inverse=True)
     return first, number.ravel()
-
-
-def _lasting(situation: Situation, failure: Failure) -> int:
-    """Return a number for *failure* that does not depend on what is unusable."""
-    trunk_count, switch_count = len(situation.topology.trunks), len(situation.topology.switches)
-    match failure.kind:
-        case Kind.TRUNK:
-            return failure.subject
-        case Kind.NODE:
-            return trunk_count + failure.subject
-        case Kind.SOURCE:
-            return -1 - failure.subject
-        case Kind.SRLG:
-            return _FIRST_SRLG - failure.subject
-        case Kind.DELIVERY:
-            return trunk_count + switch_count * (1 + failure.subject) + failure.switch

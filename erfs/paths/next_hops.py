@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from erfs.paths.bits import WORD_BITS, Bits, Indices, Words, has_any, unpacked
+from erfs.paths.bits import WORD_BITS, Bits, Indices, Words, full, has_any, unpacked
 from erfs.paths.mesh import Mesh, run_starts
 
 Distances = NDArray[np.int32]
@@ -148,8 +148,7 @@ class NextHops:
         return settled
 
     def _by_cost(self, ends: Indices) -> dict[int, Indices]:
-        costs = self.cost[ends]
-        return {int(cost): ends[costs == cost] for cost in np.unique(costs)}
+        return {cost: ends[places] for cost, places in _split(self.cost[ends])}
 
     def _reach(self, near: Words, ends: Indices, open_words: Words) -> list[tuple[Indices, Words]]:
         """Mark the members among *ends* that lead from somebody open to *near*, and return who that is: (nodes, destinations)."""
@@ -210,7 +209,8 @@ class NextHops:
         self.cost[ends] = cost
         if len(gained):
             self._gain(np.sort(gained), change)
-        return change.merged()
+        touched = change.merged()
+        return touched._replace(columns=touched.columns & full(self.column_count))
 
     def _window(self, columns: Words) -> tuple["NextHops", slice]:
         """Return a state that shares its memory with this one, of just the words in which *columns* (rows of sets) are, and these words."""
@@ -465,40 +465,6 @@ class NextHops:
         everywhere = np.zeros_like(self.attached)
         everywhere[:, part] = ~np.uint64(0)
         change.add(np.arange(len(self.mesh)), np.arange(self.mesh.node_count), everywhere)
-
-
-def count_by_source(mesh: Mesh, marks: Bits) -> NDArray[np.int32]:
-    """Return, nodes x destinations, how many of each node's link-ends are marked in *marks* (link-ends x destinations)."""
-    counts = np.zeros((mesh.node_count, marks.shape[1]), dtype=np.int32)
-    nodes = np.flatnonzero(np.diff(mesh.source_start))
-    if len(nodes):
-        counts[nodes] = np.add.reduceat(marks, mesh.source_start[nodes], axis=0, dtype=np.int32)
-    return counts
-
-
-def reaches(mesh: Mesh, is_attached: Bits, works: Bits, *, is_valley_free: bool) -> Bits:
-    """
-    Return from where a permitted path exists, nodes x cases; each case has attachments and working link-ends of its own.
-
-    Args:
-        mesh: The link-ends.
-        is_attached: Nodes x cases.
-        works: Link-ends x cases.
-        is_valley_free: Whether a packet that went down may not go up again.
-
-    Cost: O(link-ends x cases / 8) bytes per hop of distance.
-    """
-    reached = np.packbits(is_attached, axis=1)
-    usable = np.packbits(works, axis=1)
-    for ends in (np.flatnonzero(~mesh.is_up), np.flatnonzero(mesh.is_up)) if is_valley_free else (slice(None),):
-        sources, starts = np.unique(mesh.source[ends], return_index=True)
-        while len(sources):
-            found = np.bitwise_or.reduceat(reached[mesh.target[ends]] & usable[ends], starts, axis=0)
-            if not (found & ~reached[sources]).any():
-                break
-            reached[sources] |= found
-    marks: Bits = np.unpackbits(reached, axis=1, count=is_attached.shape[1]).astype(np.bool_)
-    return marks
 
 
 class _Change:

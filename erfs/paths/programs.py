@@ -4,16 +4,19 @@ Rule 1: equal situations, and weights before, give byte-identical programs; what
 Rule 2: no path is found or judged here.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from erfs.ids import LinkId, NodeId
 from erfs.messages import CONTROLLER, Armed, FactRef, Program, Route, canonical_digest
 from erfs.paths.entries import Armourer
 from erfs.paths.mint import Mint, Outfit
-from erfs.paths.protection import Unprotected, arm, nothing_armed
-from erfs.paths.situation import Sharing, Situation
+from erfs.paths.protection import Armory, Unprotected, arm, nothing_armed
+from erfs.paths.situation import NO_COSTS, Sharing, Situation
 from erfs.paths.topology import Topology
-from erfs.paths.ways import Way, delivery_ways, endpoint_ways, transit_fingerprint, transit_ways
+from erfs.paths.ways import Way, delivery_ways, endpoint_ways, transit_ways
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ def compute(
     *,
     unusable: frozenset[LinkId],
     facts: tuple[FactRef, ...] = (),
+    costs: Mapping[LinkId, int] = NO_COSTS,
     is_protecting: bool = True,
     shared: Sharing | None = None,
 ) -> ProgramSet:
@@ -44,106 +48,118 @@ def compute(
         unusable: Links that carry nothing now.
         facts: Down facts taken into account. A program lists those that could change what its node does: about its own links, or by
             an end of a link that testifies to an entry it is armed with. So a failure elsewhere leaves a program's digest alone.
+        costs: Of trunks that are to be avoided, more than the usual 1.
         is_protecting: Whether to arm the programs for single failures.
         shared: How traffic was shared before, as the last result says. None: equally, as for whoever starts; the weights may then
             differ from those of a predecessor, within the tolerance.
 
-    Cost: O(link-ends x destinations + armed changes).
+    Cost: O(link-ends x destinations + armed changes); after a computation for the same topology, that of what is different now.
     """
-    situation = Situation(topology, unusable, shared=shared)
+    memory = topology.memory if isinstance(topology.memory, _Memory) else None
+    situation = Situation(topology, unusable, costs, None if memory is None else memory.situation, shared)
+    armory = arm(situation, None if memory is None else memory.armory) if is_protecting else nothing_armed(situation)
+    if memory is not None and (
+        situation.touched is None
+        or memory.situation.peculiarities != situation.peculiarities
+        or memory.is_protecting is not is_protecting
+        or (is_protecting and armory.changed is None)
+    ):
+        memory = None
+    known = {} if memory is None else dict(memory.nodes)
+    stale = frozenset(topology.bindings) if memory is None else _stale(memory, situation, armory)
     mint = Mint()
-    armory = arm(situation) if is_protecting else nothing_armed(situation)
-    armourer = Armourer(situation, armory, mint)
-    memory = _memory_of(topology, situation)
-    # A fact about an unusable link testifies to nothing any more: no entry is armed for that link, and no switch's entry counts it.
-    loose = {(fact.link, fact.reporter) for fact in facts if fact.link not in unusable}
-    deliveries = _deliveries(situation)
+    numbers = sorted({number for node in stale for number in situation.mesh_nodes(node)})
+    armourer = Armourer(situation, armory, np.array(numbers, dtype=np.int64), mint)
+    for node in stale:
+        known[node] = _made(situation, node, armourer, known.get(node))
     programs: dict[NodeId, Program] = {}
+    facts_at = _facts_at(topology, facts)
+    # A fact about an unusable link testifies to nothing any more: no entry is armed for that link, and no switch's entry counts it.
+    loose = [fact for fact in facts if fact.link not in unusable]
     for node in topology.bindings:
-        known = memory.nodes.get(node)
-        switch = topology.switch_index.get(node)
-        if switch is None:
-            fingerprint: tuple[object, ...] = ()
-            ways = sorted(endpoint_ways(situation, node))
-            outfit = armourer.of_endpoint(node)
-        else:
-            fingerprint = (
-                transit_fingerprint(situation, switch),
-                deliveries.get(switch, ()),
-                armourer.fingerprint(switch),
-            )
-            if known is not None and known.fingerprint == fingerprint:
-                ways, outfit = known.ways, known.outfit
-            else:
-                ways = sorted([*transit_ways(situation, switch), *deliveries.get(switch, ())])
-                outfit = armourer.of_switch(switch)
-        computed_from = _concerning(facts, topology, node, outfit.value, loose)
-        if known is not None and known.is_of(ways, outfit, computed_from):
-            program = known.program
-        else:
-            program = _program(topology, node, ways, outfit, computed_from, mint)
-        memory.nodes[node] = _Known(fingerprint, outfit, ways, program)
-        programs[node] = program
+        made = known[node]
+        computed_from = _concerning(facts_at.get(node, []), loose, topology, made.outfit.value)
+        if made.program is None or made.program.computed_from != computed_from:
+            made = known[node] = replace(made, program=_program(topology, node, made, computed_from, mint))
+        assert made.program is not None
+        programs[node] = made.program
+    topology.memory = _Memory(situation, armory, known, is_protecting)
     return ProgramSet(programs, armory.unprotected, situation.sharing)
-
-
-def _deliveries(situation: Situation) -> dict[int, list[Way]]:
-    """Return each switch's ways to its own endpoints."""
-    found: dict[int, list[Way]] = {}
-    for endpoint, links in situation.topology.access.items():
-        for access, way in delivery_ways(situation, endpoint, links):
-            found.setdefault(access.switch, []).append(way)
-    return found
 
 
 # --- what the last computation left ------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A node's program and what it was made of."""
+    """What a node's program is made of; None: the program has still to be made."""
 
-    fingerprint: tuple[object, ...]
     outfit: Outfit
     ways: list[Way]
-    program: Program
-
-    def is_of(self, ways: list[Way], outfit: Outfit, computed_from: tuple[FactRef, ...]) -> bool:
-        """Return whether the program says just this."""
-        is_same_outfit = self.outfit is outfit or self.outfit.text == outfit.text
-        is_same_ways = self.ways is ways or self.ways == ways
-        return is_same_outfit and is_same_ways and self.program.computed_from == computed_from
+    program: Program | None = None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Memory:
-    """The programs of the last computation: what is made of the same is the same program, so it is not made again."""
+    """The last computation: what a change does not touch is the same program, so it is not made again."""
 
-    peculiarities: tuple[object, ...]
-    nodes: dict[NodeId, _Known] = field(default_factory=dict)
+    situation: Situation
+    armory: Armory
+    nodes: dict[NodeId, _Known]
+    is_protecting: bool
 
 
-def _memory_of(topology: Topology, situation: Situation) -> _Memory:
-    memory = topology.memory
-    if not isinstance(memory, _Memory) or memory.peculiarities != situation.peculiarities:
-        memory = topology.memory = _Memory(situation.peculiarities)
-    return memory
+def _stale(memory: _Memory, situation: Situation, armory: Armory) -> frozenset[NodeId]:
+    """Return the nodes whose program may be made of something else now."""
+    topology, touched = situation.topology, situation.touched
+    assert touched is not None
+    numbers = [touched.nodes, situation.detours_touched, situation.sharing.differing(memory.situation.sharing)]
+    if armory.changed is not None:
+        numbers.append(armory.changed.nodes)
+    found = {node for number in np.unique(np.concatenate(numbers)).tolist() for node in situation.nodes_at(number)}
+    links = [
+        topology.fabric.links[link]
+        for link in situation.unusable ^ memory.situation.unusable
+        if link in topology.fabric.links
+    ]
+    # Whoever is armed for the loss of a switch counts who can testify to it, and of a risk group too.
+    ends = {end.node for link in links for end in link.ends}
+    risks = {srlg for link in links for srlg in link.srlgs}
+    for node, known in memory.nodes.items():
+        armed = known.outfit.value
+        if not ends.isdisjoint(armed.nodes) or not risks.isdisjoint(armed.srlgs):
+            found.add(node)
+    for link in links:
+        if topology.fabric.is_access(link):
+            found.update(end.node for end in link.ends)
+    return frozenset(found & topology.bindings.keys())
+
+
+def _made(situation: Situation, node: NodeId, armourer: Armourer, known: _Known | None) -> _Known:
+    """Return what the program of *node* is made of now: *known*, if that is the same."""
+    switch = situation.topology.switch_index.get(node)
+    if switch is None:
+        ways = sorted(endpoint_ways(situation, node))
+        outfit = armourer.of_endpoint(node)
+    else:
+        ways = sorted([*transit_ways(situation, switch), *delivery_ways(situation, switch)])
+        outfit = armourer.of_switch(switch)
+    is_same = known is not None and known.outfit.text == outfit.text and known.ways == ways
+    return known if known is not None and is_same else _Known(outfit, ways)
 
 
 # --- messages ----------------------------------------------------------------------------------------------------------
-def _program(
-    topology: Topology, node: NodeId, ways: list[Way], outfit: Outfit, computed_from: tuple[FactRef, ...], mint: Mint
-) -> Program:
+def _program(topology: Topology, node: NodeId, made: _Known, computed_from: tuple[FactRef, ...], mint: Mint) -> Program:
     """Return the sealed program: groups numbered in the order of the routes that use them first."""
     bindings = topology.bindings[node]
     numbers: dict[tuple[tuple[str, ...], tuple[int, ...]], int] = {}
     routes: list[tuple[Route, str]] = []
-    for way in ways:
+    for way in made.ways:
         group = numbers.setdefault((way.ports, way.weights), len(numbers))
         routes.append(mint.route(way.destination, group, way.has_detour))
     groups, groups_text = mint.groups(numbers)
     content = "".join(
         [
             '{"armed":',
-            outfit.text,
+            made.outfit.text,
             ',"computed_from":',
             mint.facts(computed_from),
             ',"groups":',
@@ -168,31 +184,27 @@ def _program(
         ports=bindings,
         groups=groups,
         routes=tuple([route for route, _ in routes]),
-        armed=outfit.value,
+        armed=made.outfit.value,
     )
     # What `content_digest` would find by dumping the program; it looks whether the content is still this one.
     program.__dict__["content_and_digest"] = (program.content, digest)
     return program
 
 
-def _concerning(
-    facts: tuple[FactRef, ...],
-    topology: Topology,
-    node: NodeId,
-    armed: Armed,
-    loose: set[tuple[LinkId, NodeId]],
-) -> tuple[FactRef, ...]:
-    """Return the facts about a node's own links, and those that still testify to a failure it is armed for, which are among *loose*."""
-    if not facts:
-        return ()
-    links = {port.link for port in topology.bindings[node]}
-    heard = {key for key in loose if _testifies(topology, armed, *key)} if armed else set()
-    return tuple(
-        sorted(
-            (fact for fact in facts if fact.link in links or (fact.link, fact.reporter) in heard),
-            key=lambda fact: (fact.link, fact.reporter, fact.counter),
-        )
-    )
+def _facts_at(topology: Topology, facts: tuple[FactRef, ...]) -> dict[NodeId, list[FactRef]]:
+    """Return the facts about each node's own links."""
+    found: dict[NodeId, list[FactRef]] = {}
+    for fact in facts:
+        link = topology.fabric.links.get(fact.link)
+        for node in {end.node for end in link.ends} if link is not None else ():
+            found.setdefault(node, []).append(fact)
+    return found
+
+
+def _concerning(own: list[FactRef], loose: list[FactRef], topology: Topology, armed: Armed) -> tuple[FactRef, ...]:
+    """Return the facts about a node's *own* links, and those that still testify to a failure it is armed for, which are among *loose*."""
+    heard = [fact for fact in loose if _testifies(topology, armed, fact.link, fact.reporter)] if armed else []
+    return tuple(sorted({*own, *heard}, key=lambda fact: (fact.link, fact.reporter, fact.counter)))
 
 
 def _testifies(topology: Topology, armed: Armed, name: LinkId, reporter: NodeId) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from erfs.ids import DestinationId, LinkId, NodeId
 from erfs.paths.bits import Bits, Indices, Words, packed, unpacked
+from erfs.paths.detours import Detours
 from erfs.paths.mesh import Mesh
 from erfs.paths.next_hops import NextHops, Touched
 from erfs.paths.topology import Access, Topology
@@ -57,6 +58,16 @@ class Sharing:
     weights: Weights
     targets: tuple[Target, ...]
     sources: tuple[Source, ...]
+
+    def differing(self, other: "Sharing") -> Indices:
+        """Return the mesh nodes that share otherwise than in *other*, of the same targets and sources. Cost: O(nodes that share unequally)."""
+        nodes = np.union1d(self.weights.node, other.weights.node).tolist()
+        return np.array([node for node in nodes if not self._is_alike(other, node)], dtype=np.int64)
+
+    def _is_alike(self, other: "Sharing", node: int) -> bool:
+        columns, weights = self.weights.of_node(node)
+        other_columns, other_weights = other.weights.of_node(node)
+        return np.array_equal(columns, other_columns) and np.array_equal(weights, other_weights)
 
 
 class Situation:
@@ -141,11 +152,6 @@ class Situation:
         }
         return self.targets[len(self.topology.class_attachments) :], self.sources, lost
 
-    @property
-    def trunk_ends(self) -> Indices:
-        """The topology's link-ends, which are the first of the mesh."""
-        return np.arange(len(self.topology.end_source))
-
     @cached_property
     def mesh(self) -> Mesh:
         """The graph to route on, as built."""
@@ -181,12 +187,6 @@ class Situation:
         return attached
 
     @cached_property
-    def is_sole(self) -> Bits:
-        """Mesh nodes x targets: whether the node is the target's only attachment, so that nothing repairs its loss."""
-        sole: Bits = self.is_attached & (self.is_attached.sum(axis=0) == 1)
-        return sole
-
-    @cached_property
     def hops(self) -> NextHops:
         """Where each mesh node sends what goes to each target. Belongs to this situation until it is another one's *previous*."""
         return self._hops_and_touched[0]
@@ -213,6 +213,9 @@ class Situation:
             cost = np.array([self.costs.get(topology.trunks[trunk].id, 1) for trunk in trunks], dtype=np.int64)
             ends = topology.ends_of_trunk[trunks].ravel()
             touched = hops.update(ends, np.repeat(is_usable, 2), np.repeat(cost, 2))
+            if "_detours_and_touched" in previous.__dict__:
+                detours = previous._detours_and_touched[0]  # noqa: SLF001  # as below
+                self._detours_and_touched = detours, detours.update(touched)
             self._weighing = previous._weighing  # noqa: SLF001  # both belong to whoever has the next hops
             if self._weighing is not None:
                 self._weighing.update(touched, self._weights_before())
@@ -227,6 +230,13 @@ class Situation:
             self.mesh, self.attached, len(self.targets), usable, cost, is_valley_free=topology.is_valley_free
         )
         return hops, None
+
+    @cached_property
+    def _detours_and_touched(self) -> tuple[Detours, Indices]:
+        self.hops  # noqa: B018  # brings the detours of the previous situation along
+        if "_detours_and_touched" in self.__dict__:
+            return self._detours_and_touched
+        return Detours(self.hops), np.arange(self.mesh.node_count)
 
     @cached_property
     def sharing(self) -> Sharing:
@@ -273,57 +283,36 @@ class Situation:
         topology.ground = found = Ground(hops, topology.arrivals_bps, usual)
         return found
 
-    @cached_property
-    def is_member(self) -> Bits:
-        """Link-ends x targets: whether the link-end's source uses it. Cost: O(link-ends x targets) bytes."""
-        return unpacked(self.hops.members, len(self.targets))
-
-    @cached_property
-    def has_detour(self) -> Bits:
+    def has_detour(self, node: int) -> Bits:
         """
-        Mesh nodes x targets: whether somebody upstream could avoid the node.
+        Return towards which targets somebody upstream could avoid a mesh node.
 
         True if a node that sends by it has another next hop, or is itself avoidable; never for a target's only attachment.
         """
-        mesh, is_member = self.mesh, self.is_member
-        choices = _count_far_nodes(mesh, is_member)
-        detour = np.zeros(choices.shape, dtype=np.bool_)
-        incoming = mesh.by_target
-        nodes = np.flatnonzero(np.diff(mesh.target_start))
-        if not len(nodes):
-            return detour
-        used = is_member[incoming]
-        upstream = mesh.source[incoming]
-        has_choice = choices > 1
-        while True:
-            found = np.logical_or.reduceat(used & (has_choice | detour)[upstream], mesh.target_start[nodes], axis=0)
-            if (found == detour[nodes]).all():
-                return detour & ~self.is_sole
-            detour[nodes] = found
+        marks: Bits = unpacked(self._detour_words[node : node + 1], len(self.targets))[0]
+        return marks
 
-    def usable_access(self, endpoint: NodeId, switch: int) -> tuple[Access, ...]:
-        """Return the usable access links of *endpoint* to *switch*."""
-        return tuple(access for access in self.access[endpoint] if access.switch == switch)
+    @property
+    def detours_touched(self) -> Indices:
+        """The mesh nodes for which `has_detour` may differ from the previous situation; of no use where `touched` is None."""
+        return self._detours_and_touched[1]
 
+    @cached_property
+    def _detour_words(self) -> Words:
+        return self._detours_and_touched[0].words
 
-def _count_far_nodes(mesh: Mesh, is_member: Bits) -> "Indices":
-    """Return, nodes x targets, to how many different neighbours each node sends; parallel links count once."""
-    counts = np.zeros((mesh.node_count, is_member.shape[1]), dtype=np.int64)
-    if not len(mesh.source):
-        return counts
-    pairs = pair_starts(mesh)
-    by_pair = np.logical_or.reduceat(is_member, pairs, axis=0)
-    sources, starts = np.unique(mesh.source[pairs], return_index=True)
-    counts[sources] = np.add.reduceat(by_pair, starts, axis=0, dtype=np.int64)
-    return counts
+    def mesh_nodes(self, node: NodeId) -> tuple[int, ...]:
+        """Return the number of a switch, or of the source that an endpoint with several attachments belongs to; none for others."""
+        number = self.topology.switch_index.get(node)
+        if number is not None:
+            return (number,)
+        source = self.source_of.get(node)
+        return () if source is None else (len(self.topology.switches) + source,)
 
-
-def pair_starts(mesh: Mesh) -> Indices:
-    """Return the first link-end of each run of parallel ones (same source, same target)."""
-    if not len(mesh.source):
-        return np.zeros(0, dtype=np.int64)
-    is_new = (np.diff(mesh.source, prepend=-1) != 0) | (np.diff(mesh.target, prepend=-1) != 0)
-    return np.flatnonzero(is_new)
+    def nodes_at(self, number: int) -> tuple[NodeId, ...]:
+        """Return the switch, or the endpoints, that a node of the mesh stands for."""
+        switches = self.topology.switches
+        return switches[number : number + 1] or self.sources[number - len(switches)].endpoints
 
 
 def _switches(links: Iterable[Access]) -> tuple[int, ...]:

@@ -92,6 +92,15 @@ class Topology:
         return {access.link: endpoint for endpoint, links in self.access.items() for access in links}
 
     @cached_property
+    def endpoints_at(self) -> dict[int, tuple[NodeId, ...]]:
+        """The endpoints that attach to each switch, canonical order."""
+        found: dict[int, dict[NodeId, None]] = {}
+        for endpoint, links in self.access.items():
+            for access in links:
+                found.setdefault(access.switch, {})[endpoint] = None
+        return {switch: tuple(endpoints) for switch, endpoints in found.items()}
+
+    @cached_property
     def ends_of_trunk(self) -> Indices:
         """Both link-ends of each trunk, lower source first."""
         return np.argsort(self.end_trunk, kind="stable").reshape(-1, 2)

@@ -12,7 +12,6 @@ import numpy as np
 from erfs.ids import EVERYTHING, DestinationId, NodeId
 from erfs.paths.bits import unpacked
 from erfs.paths.situation import Situation
-from erfs.paths.topology import Access
 
 
 class Way(NamedTuple):
@@ -25,23 +24,13 @@ class Way(NamedTuple):
     """One for each of *ports*; none if they share equally."""
 
 
-def transit_fingerprint(situation: Situation, node: int) -> tuple[bytes, ...]:
-    """Return what `transit_ways` depends on, strays apart; equal fingerprints, equal ways."""
-    start, stop = situation.mesh.source_start[node], situation.mesh.source_start[node + 1]
-    return (
-        situation.hops.members[start:stop].tobytes(),
-        situation.has_detour[node].tobytes(),
-        *(part.tobytes() for part in situation.sharing.weights.of_node(node)),
-    )
-
-
 def transit_ways(situation: Situation, node: int) -> Iterable[Way]:
     """Yield a switch's routes towards what is attached elsewhere: by class, and by endpoint where a stray one goes another way."""
     mesh, targets = situation.mesh, situation.targets
     start, stop = mesh.source_start[node], mesh.source_start[node + 1]
     ports_by_row = situation.topology.end_port[start:stop]
     chosen = np.packbits(unpacked(situation.hops.members[start:stop], len(targets)), axis=0).T
-    detours = situation.has_detour[node].tolist()
+    detours = situation.has_detour(node).tolist()
     ports_of: dict[bytes, tuple[str, ...]] = {}
     columns: list[tuple[str, ...]] = []
     for row in chosen:
@@ -80,14 +69,15 @@ def _weights_by_port(situation: Situation, node: int, ports: Sequence[str]) -> d
     return found
 
 
-def delivery_ways(situation: Situation, endpoint: NodeId, links: Sequence[Access]) -> Iterable[tuple[Access, Way]]:
-    """Yield, for each switch the endpoint can be reached from, its own route there."""
-    destination = situation.topology.fabric.destination_of[endpoint]
-    column = situation.column_of(endpoint)
-    for access in {access.switch: access for access in links}.values():
-        ports = tuple(sorted(usable.switch_port for usable in situation.usable_access(endpoint, access.switch)))
+def delivery_ways(situation: Situation, switch: int) -> Iterable[Way]:
+    """Yield a switch's routes to its own endpoints."""
+    topology = situation.topology
+    detours = situation.has_detour(switch)
+    for endpoint in topology.endpoints_at.get(switch, ()):
+        ports = tuple(sorted(access.switch_port for access in situation.access[endpoint] if access.switch == switch))
         if ports:
-            yield access, Way(destination, ports, bool(situation.has_detour[access.switch, column]))
+            has_detour = bool(detours[situation.column_of(endpoint)])
+            yield Way(topology.fabric.destination_of[endpoint], ports, has_detour)
 
 
 def endpoint_ways(situation: Situation, endpoint: NodeId) -> list[Way]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from erfs.fabric import Fabric
 from erfs.ids import LinkId
 from erfs.paths import Topology
-from erfs.paths.bits import packed, unpacked
+from erfs.paths.bits import full, packed, unpacked
 from erfs.paths.mesh import Mesh
 from erfs.paths.next_hops import UNREACHABLE, NextHops, Touched
 from erfs.paths.situation import Situation
@@ -96,7 +96,8 @@ def assert_same(one: NextHops, other: NextHops) -> None:
 
 
 def assert_touched(touched: Touched, before: NextHops, after: NextHops) -> None:
-    """Nothing has changed but what is said to be touched."""
+    """Nothing has changed but what is said to be touched, and that is destinations there are."""
+    assert not (touched.columns & ~full(after.column_count)).any()
     changed = before.members ^ after.members
     assert set(np.flatnonzero(changed.any(axis=1)).tolist()) <= set(touched.ends.tolist())
     said = np.zeros(after.distance.shape, dtype=np.bool_)
