@@ -317,7 +317,7 @@ class Between:
             if not set(path.links) - self._only_links:
                 break
         # No more paths can share no risk group than can share no link.
-        is_largest = len(paths) < 2 or len(paths) == len(self.disjoint(BY_LINK).paths)
+        is_largest = not paths or len(paths) == len(self.disjoint(BY_LINK).paths)
         return Disjoint(BY_GROUP, tuple(paths), is_largest, tuple(sorted({*exempt, *self._only_links})))
 
     @cached_property

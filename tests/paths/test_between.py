@@ -1,5 +1,6 @@
 """The paths between two places, counted and listed, held against networkx and against trying all sets."""
 
+from dataclasses import replace
 from itertools import islice, pairwise
 from random import Random
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from erfs.fabric import Fabric, goes_up, is_valley_free_required
 from erfs.generators import generate
-from erfs.ids import LinkId, NodeId
+from erfs.ids import LinkId, NodeId, SrlgId
 from erfs.paths.between import BY_GROUP, BY_LINK, BY_NODE, Between, Disjoint, Path
 from tests.paths.fabrics import Draft, fabrics, plain_fabrics, tiered_fabrics
 from tests.paths.test_what_if import with_risks
@@ -112,7 +113,9 @@ def test_equal_cost_paths_are_the_shortest_ones_of_networkx(fabric: Fabric) -> N
     ]
     assert between.count == len(found)
     assert sorted(woven) == expected
-    assert [path.nodes for path in found] == sorted(path.nodes for path in found)
+    # By neighbour, then its link, and so on.
+    steps = [[*zip(path.nodes[1:], path.links, strict=True)] for path in found]
+    assert steps == sorted(steps)
 
 
 @given(fabric=tiered_fabrics())
@@ -212,3 +215,25 @@ def test_where_nothing_leads_there_is_nothing(by: str) -> None:
         draft.host(f"h{index}", draft.switch(f"s{index}"))
     between = Between(draft.fabric(), NodeId("h0"), NodeId("h1"), is_valley_free=False)
     assert (between.count, list(between.equal_cost()), between.disjoint(by).paths) == (0, [], ())
+
+
+def test_one_path_that_takes_every_risk_group_is_not_called_the_largest_set() -> None:
+    """The shortest path meets the groups of both longer ones, which share none with each other."""
+    draft = Draft()
+    one, other, left, right = (draft.switch(name) for name in ("one", "other", "left", "right"))
+    draft.host("h0", one)
+    draft.host("h1", other)
+    groups = {
+        draft.cable(one, other): ("power", "tray"),
+        draft.cable(one, left): ("power",),
+        draft.cable(left, other): ("power",),
+        draft.cable(one, right): ("tray",),
+        draft.cable(right, other): ("tray",),
+    }
+    plain = draft.fabric()
+    links = [
+        replace(link, srlgs=tuple(SrlgId(group) for group in groups.get(link.id, ()))) for link in plain.links.values()
+    ]
+    between = Between(Fabric(plain.nodes.values(), links), NodeId("h0"), NodeId("h1"), is_valley_free=False)
+    found = between.disjoint(BY_GROUP)
+    assert (len(found.paths), found.is_largest) == (1, False)
