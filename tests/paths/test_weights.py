@@ -155,10 +155,10 @@ def follow(topology: Topology, rng: Random, steps: int) -> None:
             sharing, known = None, {}
 
 
-SPEEDS = [[GBPS], [GBPS, GBPS, 2 * GBPS], [25 * GBPS, 40 * GBPS, 100 * GBPS]]
+SPEEDS = [[GBPS], [GBPS, GBPS, 2 * GBPS], [25 * GBPS, 40 * GBPS, 100 * GBPS], [GBPS, 100 * GBPS]]
 
 
-@pytest.mark.parametrize("speeds", SPEEDS, ids=["one-speed", "two-speeds", "three-speeds"])
+@pytest.mark.parametrize("speeds", SPEEDS, ids=["one-speed", "two-speeds", "three-speeds", "far-apart"])
 @pytest.mark.parametrize("number", range(len(FAMILIES)), ids=family_name)
 def test_weights_are_the_defined_ones_after_every_change(number: int, speeds: list[int]) -> None:
     rng = Random(1000 * number + len(speeds))
@@ -179,13 +179,13 @@ def test_weights_of_larger_tangles_are_the_defined_ones(seed: int) -> None:
     follow(Topology(with_speeds(tangle(rng), rng, rng.choice(SPEEDS))), rng, 8)
 
 
-@pytest.mark.parametrize("capacity_bps", [1, 999_999_937 * 1000])
+@pytest.mark.parametrize("capacity_bps", [1000, 400_000_000_003])
 def test_speeds_without_a_common_unit_are_told_apart_as_far_as_integers_allow(capacity_bps: int) -> None:
     """A speed that nothing divides makes the unit coarse; what is half as fast is given half all the same."""
     fabric = generate("fat-tree", {"k": 4})
     slow = next(trunk.id for trunk in fabric.trunks if {end.node for end in trunk.ends} == {"pod0-edge0", "pod0-agg0"})
     links = [
-        replace(link, capacity_bps=capacity_bps if link.id == slow else 2 * capacity_bps)
+        replace(link, capacity_bps=capacity_bps if link.id == slow else 2 * capacity_bps + 1)
         for link in fabric.links.values()
     ]
     programs = compute(Topology(Fabric(fabric.nodes.values(), links)), unusable=ALL_UP, is_protecting=False).programs
@@ -277,6 +277,27 @@ def test_a_leaf_that_lost_half_its_uplinks_gets_half_the_traffic() -> None:
     assert (away[NodeId("leaf0")], away[NodeId("leaf1")]) == (Fraction(1, 3), Fraction(2, 3))
     back = carried(programs, fabric, fabric.attachments[far][0], class_of(fabric.destination_of[host]))
     assert (back[NodeId("leaf0")], back[NodeId("leaf1")]) == (Fraction(1, 3), Fraction(2, 3))
+
+
+def test_a_neighbour_that_delivers_is_not_weighed_by_what_is_behind_it() -> None:
+    """By costs, one next hop delivers and the other one sends on: the destination's own uplinks do not count, the other's do."""
+    draft = Draft()
+    one, home, middle = (draft.switch(name) for name in ("one", "home", "middle"))
+    direct = draft.cable(one, home)
+    draft.cable(one, middle)
+    draft.cable(middle, home)
+    draft.host("host", home)
+    for index in range(3):
+        draft.host(f"other{index}", middle)
+    topology = Topology(draft.fabric())
+    situation = Situation(topology, ALL_UP, {direct: 2})
+    assert groups_of(situation) == expected_groups(situation, {})
+    # middle may be given the traffic of 5 cables, and has 1 to home: 16 to 3.2.
+    columns, weights = situation.sharing.weights.of_node(topology.switch_index[one])
+    assert (columns.tolist(), weights.tolist()) == (
+        [list(topology.class_attachments).index(class_id([home]))],
+        [[16, 3]],
+    )
 
 
 def weights_through(
