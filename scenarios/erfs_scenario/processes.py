@@ -61,6 +61,11 @@ class Child:
             return ""
         return "\n".join(self.output.read_text(errors="replace").splitlines()[-count:])
 
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it a signal, if it has not ended."""
+        if self.is_running:
+            self._process.send_signal(number)
+
     async def kill(self) -> None:
         """End it without a word, as a crash would, and wait until it is gone."""
         if self.is_running:
@@ -68,9 +73,10 @@ class Child:
         await self._process.wait()
 
     async def stop(self) -> None:
-        """Ask it to end, and end it if it does not listen."""
+        """Ask it to end, and end it if it does not listen. A stopped one goes on first, or it could not hear."""
         if self.is_running:
             self._process.send_signal(signal.SIGTERM)
+            self._process.send_signal(signal.SIGCONT)
             try:
                 await asyncio.wait_for(self._process.wait(), _STOP_PATIENCE_S)
             except TimeoutError:
