@@ -1,5 +1,5 @@
 # The one door: every target prints the command it runs, and CI calls the same targets.
-# Needs Python 3.11 or newer, make and the package registries; `make test` as root also installs the Mosquitto broker.
+# Needs Python 3.11 or newer, make and the package registries; `make test` as root also installs Mosquitto and nft.
 
 PYTHON ?= python3
 VENV := .venv
@@ -26,9 +26,9 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 
 test: $(STAMP)
-	tests/install-mosquitto
+	tests/install-programs
 	PYTHONHASHSEED=0 $(BIN)/pytest -q -n 2 -m "not live" tests
-	PYTHONHASHSEED=1 $(BIN)/pytest -q -n 2 -m "not live" tests/agent tests/controller tests/golden
+	PYTHONHASHSEED=1 $(BIN)/pytest -q -n 2 -m "not live" tests/agent tests/controller tests/golden tests/paths
 	PYTHONHASHSEED=1 $(BIN)/pytest -q -m live tests
 
 quick: $(STAMP)

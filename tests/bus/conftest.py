@@ -90,8 +90,8 @@ class Mosquitto(Broker):
         program = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
         if not Path(program).exists():
             if os.environ.get("CI"):
-                pytest.fail("no mosquitto: CI must install it (tests/install-mosquitto)")
-            pytest.skip("mosquitto is not installed (tests/install-mosquitto)")
+                pytest.fail("no mosquitto: CI must install it (tests/install-programs)")
+            pytest.skip("mosquitto is not installed (tests/install-programs)")
         config = self.folder / "mosquitto.conf"
         lines = self.lines or "allow_anonymous true\nset_tcp_nodelay true"
         config.write_text(f"user root\nlistener {self.port} 127.0.0.1\n{lines}\n")

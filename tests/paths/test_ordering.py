@@ -68,7 +68,9 @@ def test_additions_armed_in_any_mixture_are_acyclic_with_all_next_hops(seed: int
             state = {**installed, **{node: program for node, program in programs.items() if random.random() < 0.5}}
             tables = {node: dict(table) for node, table in tables_of(state).items() if fabric.nodes[node].is_switch}
             for node, table in tables.items():
-                for change in (change for entry in state[node].armed.entries() for change in entry.changes if change.add):
+                for change in (
+                    change for entry in state[node].armed.entries() for change in entry.changes if change.add
+                ):
                     for destination in change.destinations:
                         table[destination] = (*table.get(destination, ()), *change.add)
             assert loops_in(fabric, tables) == []
