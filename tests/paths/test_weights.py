@@ -286,9 +286,9 @@ def test_a_neighbour_that_delivers_is_not_weighed_by_what_is_behind_it() -> None
     direct = draft.cable(one, home)
     draft.cable(one, middle)
     draft.cable(middle, home)
-    draft.host("host", home)
     for index in range(3):
-        draft.host(f"other{index}", middle)
+        draft.host(f"here{index}", home)
+        draft.host(f"there{index}", middle)
     topology = Topology(draft.fabric())
     situation = Situation(topology, ALL_UP, {direct: 2})
     assert groups_of(situation) == expected_groups(situation, {})
