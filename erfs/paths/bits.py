@@ -77,3 +77,8 @@ def has_any(words: Words) -> Bits:
     """Return which rows are not empty."""
     marks: Bits = np.logical_or.reduce(words != 0, axis=1)
     return marks
+
+
+def rows_of(words: Words, rows: Indices) -> Words:
+    """Return some rows. `take` copies them in half the time that indexing does, but of a part of wider rows it first copies everything."""
+    return words.take(rows, axis=0) if words.flags.c_contiguous else words[rows]

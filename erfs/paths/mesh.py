@@ -75,3 +75,11 @@ def run_starts(values: Indices) -> Indices:
     is_new[:1] = True
     np.not_equal(values[1:], values[:-1], out=is_new[1:])
     return np.flatnonzero(is_new)
+
+
+def lengths_of(starts: Indices, total: int) -> Indices:
+    """Return how long each run is: they begin at *starts* and are *total* long together."""
+    lengths = np.empty(len(starts), dtype=np.int64)
+    np.subtract(starts[1:], starts[:-1], out=lengths[:-1])
+    lengths[-1:] = total - starts[-1:]
+    return lengths

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from erfs.paths.bits import WORD_BITS, Bits, Indices, Words, full, has_any, unpacked
-from erfs.paths.mesh import Mesh, run_starts
+from erfs.paths.bits import WORD_BITS, Bits, Indices, Words, full, has_any, rows_of, unpacked
+from erfs.paths.mesh import Mesh, lengths_of, run_starts
 
 Distances = NDArray[np.int32]
 UNREACHABLE: Final = np.int32(np.iinfo(np.int32).max)
@@ -116,7 +116,8 @@ class NextHops:
 
         Args:
             open_words: Nodes x destinations: who may be settled; what is settled is taken out.
-            is_sparse: The link-ends are few: don't look first which of them lead to somebody settled.
+            is_sparse: The link-ends are few: don't look first which of them lead to somebody settled. Others may have ways up already,
+                which don't count where *phase* leads down.
 
         Returns:
             What was settled: (distance, nodes, their destinations).
@@ -131,9 +132,9 @@ class NextHops:
             for cost, ends in by_cost.items():
                 near = self.levels.get(length - cost)
                 if near is not None:
-                    if phase.is_descent and self.is_valley_free:
+                    if is_sparse and phase.is_descent and self.is_valley_free:
                         near = near & self.descends
-                    used = ends if is_sparse else ends[has_any(near)[self.mesh.target[ends]]]
+                    used = ends if is_sparse else ends[has_any(near).take(self.mesh.target[ends])]
                     found += self._reach(near, used, open_words)
             if not found:
                 continue
@@ -158,14 +159,15 @@ class NextHops:
             sources = source[block]
             starts = run_starts(sources)
             nodes = sources[starts]
-            leads = near[target[block]]
+            leads = rows_of(near, target[block])
             fresh = np.bitwise_or.reduceat(leads, starts, axis=0)
-            fresh &= open_words[nodes]
+            fresh &= rows_of(open_words, nodes)
             is_fresh = has_any(fresh)
             if not is_fresh.any():
                 continue
-            leads &= np.repeat(fresh, np.diff(starts, append=len(block)), axis=0)
-            self.members[block] |= leads
+            leads &= np.repeat(fresh, lengths_of(starts, len(block)), axis=0)
+            leads |= rows_of(self.members, block)
+            self.members[block] = leads
             found.append((nodes[is_fresh], fresh[is_fresh]))
         return found
 
@@ -277,7 +279,7 @@ class NextHops:
         ends, begins = self.mesh.outgoing(nodes)
         words = np.flatnonzero(columns.any(axis=0))
         if 4 * len(words) > columns.shape[1]:
-            return np.bitwise_or.reduceat(self.members[ends], begins[:-1], axis=0)
+            return np.bitwise_or.reduceat(rows_of(self.members, ends), begins[:-1], axis=0)
         found = np.zeros_like(columns)
         for word in words:
             found[:, word] = np.bitwise_or.reduceat(self.members[ends, word], begins[:-1])
@@ -376,7 +378,7 @@ class NextHops:
             fresh = offered & ~self._keeping(length, nodes, phase)
             is_some = has_any(here)
             if is_some.any():
-                also = columns & np.repeat(here, np.diff(starts, append=len(ends)), axis=0)
+                also = columns & np.repeat(here, lengths_of(starts, len(ends)), axis=0)
                 self.members[ends] |= also
                 change.add(ends[has_any(also)], nodes[is_some], here[is_some])
             is_some = has_any(fresh)

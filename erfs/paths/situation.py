@@ -98,14 +98,27 @@ class Situation:
         self.unusable = unusable
         self.costs = dict(costs)
         lame = {topology.endpoint_of_access[link] for link in unusable if link in topology.endpoint_of_access}
-        self.access: dict[NodeId, tuple[Access, ...]] = topology.access | {
-            endpoint: tuple(access for access in topology.access[endpoint] if access.link not in unusable)
-            for endpoint in lame
+        self.access: dict[NodeId, tuple[Access, ...]] = topology.access
+        if lame:
+            self.access = topology.access | {
+                endpoint: tuple(access for access in topology.access[endpoint] if access.link not in unusable)
+                for endpoint in lame
+            }
+        self._lame_homes = {
+            endpoint: self.access[endpoint] for endpoint in lame if len(topology.fabric.attachments[endpoint]) > 1
         }
-        attachments = {endpoint: _switches(self.access[endpoint]) for endpoint in topology.multi_homed}
-        self.targets = _targets(topology, attachments)
-        self.sources = _sources(attachments)
-        self.source_of = {endpoint: index for index, source in enumerate(self.sources) for endpoint in source.endpoints}
+        self.targets: tuple[Target, ...]
+        self.sources: tuple[Source, ...]
+        self.source_of: dict[NodeId, int]
+        if previous is not None and previous._lame_homes == self._lame_homes:  # noqa: SLF001  # of the same class
+            self.targets, self.sources, self.source_of = previous.targets, previous.sources, previous.source_of
+        else:
+            attachments = {endpoint: _switches(self.access[endpoint]) for endpoint in topology.multi_homed}
+            self.targets = _targets(topology, attachments)
+            self.sources = _sources(attachments)
+            self.source_of = {
+                endpoint: index for index, source in enumerate(self.sources) for endpoint in source.endpoints
+            }
         self._previous = previous
         self._shared = shared
         self._weighing: Weighing | None = None
@@ -145,12 +158,7 @@ class Situation:
     @cached_property
     def peculiarities(self) -> tuple[object, ...]:
         """What, besides trunks, makes this situation another than the fabric as built: strays, and endpoints' own lost links."""
-        lost = {
-            endpoint: self.access[endpoint]
-            for endpoint in self.topology.multi_homed
-            if self.access[endpoint] != self.topology.access[endpoint]
-        }
-        return self.targets[len(self.topology.class_attachments) :], self.sources, lost
+        return self.targets[len(self.topology.class_attachments) :], self.sources, self._lame_homes
 
     @cached_property
     def mesh(self) -> Mesh:
