@@ -1,6 +1,5 @@
 """`erfs run`: run a scenario, write its journal, judge it, show the figures."""
 
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from erfs.cli.interrupts import terminable
 from erfs.cli.main import Exit
 from erfs.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from erfs.fabric import Fabric
     from erfs_scenario.plan import Plan
     from erfs_scenario.report import Report
@@ -123,7 +121,7 @@ def _execute(plan: "Plan", backend: str, folder: Path, broker: str | None) -> bo
 
     last_ns = 0
     is_residue = False
-    with Journal(folder / "journal.jsonl") as journal, _progress(plan) as on_progress, _terminable():
+    with Journal(folder / "journal.jsonl") as journal, _progress(plan) as on_progress, terminable():
 
         def record(at_ns: int, event: str, fields: dict[str, object]) -> None:
             nonlocal last_ns, is_residue
@@ -146,21 +144,6 @@ def _execute(plan: "Plan", backend: str, folder: Path, broker: str | None) -> bo
         else:
             record(max(last_ns, plan.duration_ns), "run_finished", {})
     return is_residue
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the run as Ctrl-C does, so that faults are ended and the journal is kept."""
-
-    def interrupt(_number: int, _frame: "FrameType | None") -> None:
-        # Whoever handles Ctrl-C now knows how to stop: an event loop has a handler of its own.
-        signal.raise_signal(signal.SIGINT)
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -85,7 +85,7 @@ def command(
 
     Example: erfs sweep ibnetdiscover.txt.gz --html sweep.html
     """
-    from erfs.cli.run import _terminable
+    from erfs.cli.interrupts import terminable
     from erfs.cli.sweep_report import Report
     from erfs.importers import load_fabric
     from erfs.paths.what_if import Sweep
@@ -98,7 +98,7 @@ def command(
     for problem in imported.problems:
         click.echo(f"erfs: {problem.describe(str(fabric))}", err=True)
     _check_writable(html)
-    with _terminable(), _workers(jobs, scheduler) as workers:
+    with terminable(), _workers(jobs, scheduler) as workers:
         sweep = Sweep(imported.fabric, kinds, are_valleys_allowed=are_valleys_allowed)
         impact = _answered(sweep, sweep.failures, workers, "single failures")
         outcomes = sweep.outcomes(impact)
