@@ -17,6 +17,7 @@ hop itself. It does not see capacity that is lost two hops away while every next
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -249,9 +250,14 @@ def remains(
 
     Cost: O(link-ends of the sides), and 64 times this where destinations differ.
     """
-    nodes, is_up = sides >> 1, (sides & 1).astype(np.bool_)
-    descends = hops.descends[nodes, words]
-    domain = np.where(is_up, reached[nodes, words] & ~descends, descends & ~hops.attached[nodes, words])
+    if is_everything:
+        by_side = np.empty((2 * hops.mesh.node_count, hops.attached.shape[1]), dtype=np.uint64)
+        by_side[_DOWN::2], by_side[_UP::2] = hops.descends & ~hops.attached, reached & ~hops.descends
+        domain: NDArray[np.uint64] = by_side.ravel()
+    else:
+        nodes, is_up = sides >> 1, (sides & 1).astype(np.bool_)
+        descends = hops.descends[nodes, words]
+        domain = np.where(is_up, reached[nodes, words] & ~descends, descends & ~hops.attached[nodes, words])
     # Nobody asks what remains behind a side that nobody sends to; there, one cut cable can make a great many differ.
     domain = np.where(ground.is_behind[sides], domain, np.uint64(0))
     destination_count = np.bitwise_count(domain).astype(np.int64)
@@ -351,14 +357,17 @@ class Weighing:
         self._doubtful: Words = np.zeros((len(ground.pattern), width), dtype=np.uint64)
         """Bundles x destinations."""
         self._doubt(np.arange(len(ground.pattern)), slice(0, width))
-        # So large only as addresses go: memory that was never written to takes no place.
-        self._weight: Weight = np.zeros((len(hops.mesh), width * WORD_BITS), dtype=np.uint8)
-        """Link-ends x destinations: the weight; 0 in groups with equal weights too."""
         self._unequal: Words = np.zeros((node_count, width), dtype=np.uint64)
         """Nodes x destinations: which groups have unequal weights."""
         self._weights: Weights | None = None
         self._set(previous)
         self._weigh_all()
+
+    @cached_property
+    def _weight(self) -> Weight:
+        """Link-ends x destinations: the weight; 0 in groups with equal weights too."""
+        # So large only as addresses go: memory that was never written to takes no place.
+        return np.zeros((len(self._hops.mesh), self._hops.attached.shape[1] * WORD_BITS), dtype=np.uint8)
 
     @property
     def weights(self) -> Weights:
@@ -366,6 +375,9 @@ class Weighing:
         if self._weights is None:
             mesh = self._hops.mesh
             node, column = positions(self._unequal)
+            if not len(node):
+                self._weights = EQUAL
+                return EQUAL
             ends, start = mesh.outgoing(node)
             self._weights = Weights(node, column, start, self._weight[ends, np.repeat(column, np.diff(start))])
         return self._weights
@@ -420,8 +432,11 @@ class Weighing:
         if len(rough):
             odd[rough] = packed(self._is_odd(behind.sums, sides[rough][:, None]))[:, 0] & behind.domain[rough]
             flat[rough] = -1
-        self._flat[sides, words] = flat
-        self._odd[sides, words] = odd
+        if is_everything:
+            self._flat[:], self._odd[:] = flat.reshape(self._flat.shape), odd.reshape(self._odd.shape)
+        else:
+            self._flat[sides, words] = flat
+            self._odd[sides, words] = odd
 
     def _is_odd(self, capacity: Indices, sides: Indices) -> Bits:
         """Return whether *capacity* behind *sides* is too far from the usual one for equal weights."""
