@@ -22,6 +22,9 @@ from erfs.ids import LinkId, NodeId
 from erfs.messages import Program
 from erfs.paths import Topology
 from erfs.paths.bits import unpacked
+from erfs.paths.entries import Armourer
+from erfs.paths.mesh import run_starts
+from erfs.paths.mint import Mint
 from erfs.paths.next_hops import UNREACHABLE, NextHops
 from erfs.paths.protection import Kind, arm
 from erfs.paths.situation import Situation
@@ -307,8 +310,13 @@ def count_armed(programs: Mapping[NodeId, Program], topology: Topology) -> Armed
     for switch in topology.switches:
         witnesses = len(topology.witnesses_of[switch])
         switches.append((witnesses * (1 + told.get(switch, 0)), flips.get(switch, 0)))
+    return _summed(len(programs), sizes, links, switches)
+
+
+def _summed(agents: int, sizes: list[int], links: list[tuple[int, int]], switches: list[tuple[int, int]]) -> Armed:
+    """Return the figures: *sizes* in bytes, and for each failure its messages and its flips."""
     return Armed(
-        agents=len(programs),
+        agents=agents,
         bytes_median=int(statistics.median(sizes)),
         bytes_max=max(sizes),
         link_failures=len(links),
@@ -322,3 +330,50 @@ def count_armed(programs: Mapping[NodeId, Program], topology: Topology) -> Armed
         switch_flips_median=statistics.median(count for _, count in switches),
         switch_flips_max=max(count for _, count in switches),
     )
+
+
+def count_armed_without_programs(bench: Bench, sample: int) -> Armed:
+    """
+    Count as `count_armed` does where all programs at once are too much: from the arrays that they are made of.
+
+    Bytes are those of a *sample* of switches of each tier, each standing for its share of the tier; messages and flips are counted for all.
+    """
+    topology, count = bench.topology, bench.class_count
+    situation = Situation(topology, frozenset())
+    hops, armory, mesh = situation.hops, arm(situation), bench.mesh
+    told = np.zeros(len(armory.failures), dtype=np.int64)
+    flips = np.zeros(len(armory.failures), dtype=np.int64)
+    own = np.zeros(len(topology.trunks), dtype=np.int64)
+    for first in range(0, mesh.transit_count, NODES_AT_ONCE):
+        nodes = np.arange(first, min(first + NODES_AT_ONCE, mesh.transit_count))
+        group_of = np.zeros((len(nodes), count), dtype=np.int64)
+        for node in nodes.tolist():
+            ends = np.arange(mesh.source_start[node], mesh.source_start[node + 1])
+            marks = unpacked(hops.members[ends], count)
+            groups, group_of[node - first] = np.unique(marks, axis=1, return_inverse=True)
+            np.add.at(own, mesh.trunk[ends], groups.sum(axis=1))
+        rows = armory.rows(nodes)
+        key = rows.node * len(told) + rows.failure
+        told += np.bincount(rows.failure[run_starts(key)], minlength=len(told))
+        which = np.repeat(np.arange(len(rows)), np.diff(rows.starts))
+        groups_hit = np.unique(key[which] * count + group_of[rows.node[which] - first, rows.columns])
+        flips += np.bincount(groups_hit // count % len(told), minlength=len(told))
+    numbers = {(failure.kind, failure.subject): number for number, failure in enumerate(armory.failures)}
+    links, switches = [], []
+    for trunk in range(len(topology.trunks)):
+        number = numbers[Kind.TRUNK, trunk]
+        links.append((2 + 2 * int(told[number]), int(own[trunk] + flips[number])))
+    for switch, name in enumerate(topology.switches):
+        number = numbers[Kind.NODE, switch]
+        witnesses = len(topology.witnesses_of[name])
+        switches.append((witnesses * (1 + int(told[number])), int(flips[number])))
+    by_tier: dict[int | None, list[int]] = {}
+    for switch, name in enumerate(topology.switches):
+        by_tier.setdefault(topology.fabric.nodes[name].tier, []).append(switch)
+    sizes: list[int] = []
+    for switches_of_tier in by_tier.values():
+        chosen = sorted(bench.random.sample(switches_of_tier, min(sample, len(switches_of_tier))))
+        armourer = Armourer(situation, armory, np.array(chosen), Mint())
+        found = [len(armourer.of_switch(switch).value.model_dump_json()) for switch in chosen]
+        sizes += [found[place * len(found) // len(switches_of_tier)] for place in range(len(switches_of_tier))]
+    return _summed(len(topology.bindings), sizes, links, switches)

@@ -24,7 +24,16 @@ import networkx as nx
 import numpy as np
 import rustworkx as rx
 
-from benchmarks.engine import Armed, Bench, Chain, Protecting, State, check_updates, count_armed
+from benchmarks.engine import (
+    Armed,
+    Bench,
+    Chain,
+    Protecting,
+    State,
+    check_updates,
+    count_armed,
+    count_armed_without_programs,
+)
 from benchmarks.timing import (
     ROOT,
     Series,
@@ -182,6 +191,10 @@ def measure(bench: Bench, options: argparse.Namespace, size: int) -> Result:
         result.changes_s = taken["changes"].median_s
         result.unprotected_s = taken["unprotected"].median_s
     return result
+
+
+# Switches of each tier whose entries are written out where all programs are too many.
+ARMED_SAMPLE = 12
 
 
 # --- programs --------------------------------------------------------------------------------------------------------------
@@ -465,6 +478,8 @@ def run(bench: Bench, options: argparse.Namespace, size: int, results: dict[str,
     result = results[bench.name] = measure(bench, options, size)
     if size <= options.programs_to:
         measure_programs(bench, result)
+    else:
+        result.armed = count_armed_without_programs(bench, ARMED_SAMPLE)
 
 
 def read_selene() -> Fabric:

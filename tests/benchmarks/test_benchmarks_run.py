@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.engine import Bench, count_armed, count_armed_without_programs
+from erfs.generators import generate
+from erfs.paths import compute
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -80,3 +84,11 @@ def test_a_sweep_is_timed_from_the_first_engine_to_the_tables(tmp_path: Path) ->
     sweep = next_sweep(LogReader(log), 10, is_running, None)
 
     assert sweep == Sweep("minhop", pytest.approx(0.2), pytest.approx(0.5))
+
+
+@pytest.mark.parametrize("k", [4, 6])
+def test_what_is_armed_is_counted_alike_from_programs_and_from_arrays(k: int) -> None:
+    fabric = generate("fat-tree", {"k": k})
+    bench = Bench(f"fat-tree k={k}", fabric, 1)
+    programs = compute(bench.topology, unusable=frozenset()).programs
+    assert count_armed_without_programs(bench, 100) == count_armed(programs, bench.topology)
