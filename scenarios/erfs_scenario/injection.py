@@ -8,12 +8,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from erfs.fabric import Fabric, LinkEnd
-from erfs.faults import Fault, FaultKind
+from erfs.faults import Fault
 from erfs.ids import LinkId, NodeId
 from erfs_scenario.dataplane import DataPlane
-
-PHYSICAL = frozenset({FaultKind.LINK_DOWN, FaultKind.NODE_DOWN})
-"""The kinds that break the data plane; the others break what controls it."""
 
 
 class PhysicalFaults:

@@ -28,7 +28,7 @@ from erfs.aio.mqtt import BusSettings, MqttBus
 from erfs.errors import ErfsError
 from erfs.exporters import write_fabric
 from erfs.fabric import LinkEnd
-from erfs.faults import Fault, FaultKind
+from erfs.faults import PHYSICAL, Fault, FaultKind
 from erfs.ids import NodeId
 from erfs.messages import CONTROLLER
 from erfs.ports import Mark, Priority
@@ -39,7 +39,7 @@ from erfs_agent.aio.store import MemoryStore
 from erfs_agent.core import AgentCore, AgentTimers
 from erfs_agent.drivers.simulated import SimulatedDriver
 from erfs_scenario.daemon_files import controller_toml
-from erfs_scenario.injection import PHYSICAL, PhysicalFaults
+from erfs_scenario.injection import PhysicalFaults
 from erfs_scenario.measurement import Meter, Record
 from erfs_scenario.merging import Merger, Tail
 from erfs_scenario.nodes import agent_nodes, port_bindings

@@ -512,7 +512,7 @@ def touched_endpoints(plan: Plan) -> frozenset[NodeId]:
     found: set[NodeId] = set()
     for fault in plan.faults:
         ends = [end.node for link in fault.links for end in fabric.links[link].ends]
-        hit = set(fault.nodes) if fault.kind is FaultKind.NODE_DOWN else set()
+        hit = set(fault.nodes) if fault.kind in (FaultKind.NODE_DOWN, FaultKind.NODE_ISOLATED) else set()
         found.update(node for node in (*ends, *hit) if fabric.nodes[node].is_endpoint)
         for switch in hit:
             if fabric.nodes[switch].is_switch:

@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from erfs.errors import ConfigError, Problem
-from erfs.fabric import Fabric
-from erfs.faults import Fault, FaultKind
+from erfs.fabric import Fabric, LinkEnd
+from erfs.faults import LINK_KINDS, NAMELESS_TARGETS, ONE_ENDED, Fault, FaultKind
 from erfs.ids import LinkId, NodeId
 from erfs.units import MS, SECOND, US
 from erfs_scenario.demands import DemandSet, ring_pairs, sampled_pairs
-from erfs_scenario.schema import TAIL_NS, Expect, ScenarioFile, ShareBound, TimersPart, TimingPart
+from erfs_scenario.schema import TAIL_NS, Expect, FaultPart, ScenarioFile, ShareBound, TimersPart, TimingPart
 from erfs_scenario.selectors import Misfit, select_links, select_nodes
 
 T = TypeVar("T")
@@ -149,9 +149,9 @@ class Plan:
         return fault.to_json() | {"target": self.describe_target(fault), "links_hit": list(self.links_hit(fault))}
 
     def links_hit(self, fault: Fault) -> tuple[LinkId, ...]:
-        """Return the links that *fault* takes out of service: its own, and all of a node without power."""
+        """Return the links that *fault* takes out of service or harms: its own, and all of a node without power or neighbours."""
         links = set(fault.links)
-        if fault.kind is FaultKind.NODE_DOWN:
+        if fault.kind in (FaultKind.NODE_DOWN, FaultKind.NODE_ISOLATED):
             links.update(link.id for node in fault.nodes for link in self.fabric.links_of[node])
         return tuple(sorted(links))
 
@@ -162,7 +162,7 @@ class Plan:
             link = self.fabric.links[link_id]
             found.append(" - ".join(f"{self.fabric.nodes[end.node].label}:{end.port}" for end in link.ends))
         found += [self.fabric.nodes[node].label for node in fault.nodes]
-        return ", ".join(found) or ("controller" if fault.kind is FaultKind.CONTROLLER_KILL else "everybody")
+        return ", ".join(found) or NAMELESS_TARGETS.get(fault.kind, "everybody")
 
 
 def compile_plan(
@@ -207,11 +207,24 @@ def compile_plan(
         if part.target is not None:
             rng = stream(seed, f"fault/{name}")
             path = ("faults", index, "target")
-            if part.kind == "link_down":
+            if part.kind in LINK_KINDS:
                 links = resolved(path, partial(select_links, fabric, part.target, rng))
             else:
                 nodes = resolved(path, partial(select_nodes, fabric, part.target, rng))
-        faults.append(Fault(name, FaultKind(part.kind), zero_ns + part.at, zero_ns + part.end_ns, links, nodes))
+        faults.append(
+            Fault(
+                name,
+                part.kind,
+                zero_ns + part.at,
+                zero_ns + part.end_ns,
+                links,
+                nodes,
+                ends=_ends(fabric, part, links, stream(seed, f"end/{name}")),
+                loss_ppm=part.loss or 0,
+                period_ns=part.period_ns if part.kind is FaultKind.LINK_FLAP else 0,
+                rate_bps=part.rate or 0,
+            )
+        )
     sets = []
     wanted = scenario.demands
     endpoints = tuple(node.id for node in fabric.endpoints if fabric.attachments[node.id])
@@ -255,6 +268,18 @@ def compile_plan(
         is_protecting=scenario.protection if is_protecting is None else is_protecting,
         expectations=_expectations(scenario.expect),
     )
+
+
+def _ends(fabric: Fabric, part: FaultPart, links: tuple[LinkId, ...], rng: random.Random) -> tuple[LinkEnd, ...]:
+    """Return the end of each of *links* that a fault with one end is about; links within a tier have a lower end by name."""
+    if part.kind not in ONE_ENDED:
+        return ()
+    found = []
+    for link in links:
+        lower, higher = sorted(fabric.links[link].ends, key=lambda end: (fabric.nodes[end.node].tier or 0, end))
+        drawn = rng.choice(("lower", "higher"))
+        found.append(lower if (part.end or drawn) == "lower" else higher)
+    return tuple(found)
 
 
 def _given(part: TimingPart | TimersPart) -> dict[str, int]:

@@ -23,11 +23,14 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from erfs.errors import ConfigError, Problem
+from erfs.faults import LINK_KINDS, NAMELESS_TARGETS, ONE_ENDED, FaultKind
 from erfs.generators import GENERATORS
-from erfs.units import SECOND, parse_duration
+from erfs.units import MS, SECOND, parse_duration
 from erfs_scenario import yaml_marks
 from erfs_scenario.yaml_marks import Document
 
+_RATE_UNITS: Final = {"kbit/s": 1_000, "Mbit/s": 1_000_000, "Gbit/s": 1_000_000_000}
+_RATE: Final = re.compile(r"\s*(?P<value>\d+)\s*(?P<unit>[kMG]bit/s)\s*")
 _PERCENT: Final = re.compile(r"\s*(?P<whole>\d{1,3})(?:\.(?P<fraction>\d{1,4}))?\s*%\s*")
 
 
@@ -61,6 +64,13 @@ def _share(value: object) -> object:
     return parts
 
 
+def _rate(value: object) -> object:
+    match = _RATE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise PydanticCustomError("rate", 'expected a rate such as "10 Mbit/s"')
+    return int(match["value"]) * _RATE_UNITS[match["unit"]]
+
+
 def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
@@ -76,6 +86,12 @@ Share = Annotated[
     int,
     BeforeValidator(_share),
     WithJsonSchema({"type": "string", "pattern": r"^\s*\d{1,3}(\.\d{1,4})?\s*%\s*$", "examples": ["99.995 %"]}),
+]
+Rate = Annotated[
+    int,
+    BeforeValidator(_rate),
+    Field(gt=0),
+    WithJsonSchema({"type": "string", "pattern": r"^\s*\d+\s*[kMG]bit/s\s*$", "examples": ["10 Mbit/s"]}),
 ]
 Names = Annotated[
     tuple[str, ...],
@@ -109,6 +125,8 @@ class FabricPart(_Part):
     file: str | None = None
     """A fabric file, relative to the scenario."""
     generate: Generate | None = None
+    kernel: Generate | None = None
+    """Made instead for the kernel backend, whose fabric must fit on one machine."""
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -188,8 +206,10 @@ class Demands(_Part):
         return self
 
 
-_LINK_KINDS: Final = ("trunk", "access")
-_NODE_KINDS: Final = ("switch", "host")
+_LINK_TARGETS: Final = ("trunk", "access")
+_NODE_TARGETS: Final = ("switch", "host")
+_FLAP_PERIOD_NS: Final = 1 * SECOND
+_FLAP_PERIOD_MIN_NS: Final = 20 * MS
 
 
 class FaultPart(_Part):
@@ -197,13 +217,22 @@ class FaultPart(_Part):
 
     name: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = None
     """Unique; the kind and a number where it is left out."""
-    kind: Literal["link_down", "node_down", "agent_kill", "controller_kill", "bus_partition"]
+    kind: Annotated[FaultKind, Field(strict=False)]
     target: Selector | None = None
-    """Links for link_down, nodes for the others; controller_kill has none; bus_partition without one cuts everybody off."""
+    """Links or nodes, as the kind says; none for controller and broker; bus_partition without one cuts everybody off."""
     at: Duration
     for_: Annotated[Duration | None, Field(alias="for")] = None
     """How long it lasts: this, or until."""
     until: Duration | None = None
+    end: Literal["lower", "higher"] | None = None
+    """The end of each link that is set down (the other loses its carrier), or of one_way_drop the one that hears nothing;
+    lower is nearer to the hosts. Drawn from the seed where left out."""
+    loss: Share | None = None
+    """Of packet_loss: how much is lost."""
+    period: Duration | None = None
+    """Of link_flap: down for one half of it, up for the other; 1 s where left out."""
+    rate: Rate | None = None
+    """Of rate_limit: what is left, such as "10 Mbit/s"."""
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -216,35 +245,74 @@ class FaultPart(_Part):
         if self.end_ns <= self.at:
             key = "until" if self.for_ is None else "for"
             raise PydanticCustomError("fault", "the fault ends before it has begun", {"key": key})
-        if self.kind == "controller_kill" and self.target is not None:
-            raise PydanticCustomError("fault", "controller_kill takes no target", {"key": "target"})
-        if self.kind not in ("controller_kill", "bus_partition") and self.target is None:
-            raise PydanticCustomError(
-                "fault",
-                "{kind} needs a target",
-                {"kind": self.kind, "advice": "such as target: {kind: switch, random: 1}"},
-            )
-        if self.target is not None and self.target.kind is not None:
-            fitting = _LINK_KINDS if self.kind == "link_down" else _NODE_KINDS
-            if self.target.kind not in fitting:
-                raise PydanticCustomError(
-                    "fault",
-                    '{kind} cannot hit "{target}"',
-                    {
-                        "kind": self.kind,
-                        "target": self.target.kind,
-                        "key": "target.kind",
-                        "advice": f"say {' or '.join(fitting)}",
-                    },
-                )
-        if self.target is not None and self.target.share_switch and self.kind != "link_down":
-            raise PydanticCustomError("fault", "share_switch is for links", {"key": "target.share_switch"})
+        self._check_target()
+        self._check_options()
         return self
 
     @property
     def end_ns(self) -> int:
         """When it ends, on the same clock as `at`."""
         return self.until if self.until is not None else self.at + (self.for_ or 0)
+
+    @property
+    def period_ns(self) -> int:
+        """The period of a flapping link."""
+        return self.period or _FLAP_PERIOD_NS
+
+    def _check_target(self) -> None:
+        kind = self.kind.value
+        if self.kind in NAMELESS_TARGETS:
+            if self.target is not None:
+                raise PydanticCustomError("fault", "{kind} takes no target", {"kind": kind, "key": "target"})
+            return
+        if self.target is None:
+            if self.kind is FaultKind.BUS_PARTITION:
+                return
+            raise PydanticCustomError(
+                "fault",
+                "{kind} needs a target",
+                {"kind": kind, "advice": f"such as target: {_EXAMPLES[self.kind in LINK_KINDS]}"},
+            )
+        fitting = _LINK_TARGETS if self.kind in LINK_KINDS else _NODE_TARGETS
+        if self.target.kind is not None and self.target.kind not in fitting:
+            raise PydanticCustomError(
+                "fault",
+                '{kind} cannot hit "{target}"',
+                {
+                    "kind": kind,
+                    "target": self.target.kind,
+                    "key": "target.kind",
+                    "advice": f"say {' or '.join(fitting)}",
+                },
+            )
+        if self.target.share_switch and self.kind not in LINK_KINDS:
+            raise PydanticCustomError("fault", "share_switch is for links", {"key": "target.share_switch"})
+
+    def _check_options(self) -> None:
+        kind = self.kind.value
+        for key, kinds in _OPTIONS.items():
+            if getattr(self, key) is not None and self.kind not in kinds:
+                names = " and ".join(sorted(one.value for one in kinds))
+                raise PydanticCustomError(
+                    "fault", "{kind} has no {key}: it is for {names}", {"kind": kind, "names": names, "key": key}
+                )
+        for key, needed, example in _NEEDED:
+            if self.kind is needed and not getattr(self, key):
+                raise PydanticCustomError(
+                    "fault", "{kind} needs {key}", {"kind": kind, "key": key, "advice": f"such as {key}: {example}"}
+                )
+        if self.period is not None and self.period < _FLAP_PERIOD_MIN_NS:
+            raise PydanticCustomError("fault", "a link cannot go down and up in less than 20 ms", {"key": "period"})
+
+
+_EXAMPLES: Final = {True: "{kind: trunk, random: 1}", False: "{kind: switch, random: 1}"}
+_OPTIONS: Final = {
+    "end": ONE_ENDED,
+    "loss": frozenset({FaultKind.PACKET_LOSS}),
+    "period": frozenset({FaultKind.LINK_FLAP}),
+    "rate": frozenset({FaultKind.RATE_LIMIT}),
+}
+_NEEDED: Final = (("loss", FaultKind.PACKET_LOSS, "30 %"), ("rate", FaultKind.RATE_LIMIT, "10 Mbit/s"))
 
 
 class RecoveryBounds(_Part):
@@ -355,7 +423,9 @@ class ScenarioFile:
 
     def fault_names(self) -> tuple[str, ...]:
         """Return the name of each fault, in the order of the file."""
-        return tuple(fault.name or f"{fault.kind}-{index}" for index, fault in enumerate(self.scenario.faults, start=1))
+        return tuple(
+            fault.name or f"{fault.kind.value}-{index}" for index, fault in enumerate(self.scenario.faults, start=1)
+        )
 
 
 def load_scenario(path: Path) -> ScenarioFile:

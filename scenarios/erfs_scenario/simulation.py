@@ -17,7 +17,7 @@ from erfs.aio.edge import filters
 from erfs.aio.memory import BusConditions, MemoryBroker, MemoryClient
 from erfs.errors import Bug
 from erfs.fabric import LinkEnd
-from erfs.faults import Fault, FaultKind
+from erfs.faults import PHYSICAL, Fault, FaultKind
 from erfs.ids import NodeId
 from erfs.messages import CONTROLLER, Installed, Leader, Program
 from erfs.ports import BusConnected, BusLost, Delivered, Mark, Publish, Subscribe, TimerFired
@@ -30,7 +30,7 @@ from erfs_controller.core import ControllerCore, Exit, PersistEpoch
 from erfs_controller.timers import ControllerTimers
 from erfs_scenario.dataplane import DataPlane
 from erfs_scenario.event_queue import EventQueue
-from erfs_scenario.injection import PHYSICAL, PhysicalFaults
+from erfs_scenario.injection import PhysicalFaults
 from erfs_scenario.measurement import Meter, Record
 from erfs_scenario.nodes import agent_nodes, port_bindings
 from erfs_scenario.plan import Plan, stream
