@@ -89,7 +89,7 @@ class Cuttable(UdpSessions):
     """Sessions whose packets can be made to vanish, as on a link that drops in one direction."""
 
     def __init__(self, core: Sessions, wires: dict[str, Wire]) -> None:
-        super().__init__(core, wires, on_mark=lambda mark: None)
+        super().__init__(core, wires, on_mark=lambda mark, at_ns: None)
         self.cut_ns: dict[str, int] = {}
         self.down_ns: dict[str, list[int]] = {port: [] for port in wires}
 

@@ -28,7 +28,8 @@ from erfs.ids import DestinationId, NodeId
 from erfs.messages import Member
 from erfs.topics import Topics
 from erfs.units import MS
-from erfs_agent.aio.runtime import AgentRuntime, log_mark
+from erfs_agent.aio.marks import MarkLog
+from erfs_agent.aio.runtime import AgentRuntime
 from erfs_agent.aio.session_process import SessionProcess, Setup
 from erfs_agent.aio.sessions import PortSessions, UdpSessions
 from erfs_agent.aio.store import FileStore
@@ -182,7 +183,8 @@ async def _serve(settings: AgentSettings, path: Path) -> None:
     driver = _driver(settings, [binding.port for binding in bindings])
     store = FileStore(settings.state_file) if settings.state_file is not None else None
     state = _last_state(store)
-    sessions = _sessions(settings)
+    marks = MarkLog()
+    sessions = _sessions(settings, marks)
     core = AgentCore(
         node,
         bindings,
@@ -194,20 +196,23 @@ async def _serve(settings: AgentSettings, path: Path) -> None:
     )
     topics = Topics(settings.bus.prefix)
     bus = MqttBus(settings.bus, node, will=edge.will(topics, core.last_will()), rng=SystemRandom())
-    runtime = AgentRuntime(core, driver, bus, store, sessions, topics=topics)
+    runtime = AgentRuntime(core, driver, bus, store, sessions, topics=topics, on_mark=marks)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, runtime.stop)
     loop.add_signal_handler(signal.SIGINT, runtime.stop)
     loop.add_signal_handler(signal.SIGHUP, partial(_Reload(settings, path, sessions), runtime))
-    async with asyncio.TaskGroup() as tasks:
-        bus_task = tasks.create_task(bus.run(), name="bus")
-        _log.info("agent_started", port_count=len(bindings), has_program=state.program is not None)
-        driver.watch(loop)
-        await runtime.run()
-        driver.close()
-        if bus.is_connected:
-            await bus.drain(GOODBYE_NS)
-        bus_task.cancel()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            bus_task = tasks.create_task(bus.run(), name="bus")
+            _log.info("agent_started", port_count=len(bindings), has_program=state.program is not None)
+            driver.watch(loop)
+            await runtime.run()
+            driver.close()
+            if bus.is_connected:
+                await bus.drain(GOODBYE_NS)
+            bus_task.cancel()
+    finally:
+        marks.flush()
     _log.info("agent_stopped")
 
 
@@ -219,7 +224,7 @@ def _devices(settings: AgentSettings) -> dict[str, str]:
     return {port: found.device for port, found in addressing.nodes[NodeId(settings.node)].ports.items()}
 
 
-def _sessions(settings: AgentSettings) -> PortSessions | None:
+def _sessions(settings: AgentSettings, marks: MarkLog) -> PortSessions | None:
     """Return the sessions of the ports that have an addressing, None if no port has."""
     devices = _devices(settings)
     ends, shared = settings.session_ends(devices), settings.sessions
@@ -233,8 +238,8 @@ def _sessions(settings: AgentSettings) -> PortSessions | None:
     if shared.own_process:
         priority = shared.realtime_priority
         setup = Setup(NodeId(settings.node), ends, wires, shared.dscp, priority, settings.log.level)
-        return SessionProcess(setup, on_mark=log_mark)
-    return UdpSessions(core, wires, on_mark=log_mark, dscp=shared.dscp)
+        return SessionProcess(setup, on_mark=marks)
+    return UdpSessions(core, wires, on_mark=marks, dscp=shared.dscp)
 
 
 def _last_state(store: FileStore | None) -> AgentState:

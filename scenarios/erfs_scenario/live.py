@@ -10,20 +10,15 @@ messages some 0.1 ms; all others connect straight.
 
 import asyncio
 import contextlib
-import logging
 import os
-import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 from erfs.aio import edge
-from erfs.aio.logs import set_up_logs
-from erfs.aio.loop import loop_factory
 from erfs.aio.mqtt import BusSettings, MqttBus
 from erfs.errors import ErfsError
 from erfs.exporters import write_fabric
@@ -47,6 +42,7 @@ from erfs_scenario.observer import Observer
 from erfs_scenario.partition import Stretch
 from erfs_scenario.plan import Plan, stream
 from erfs_scenario.processes import Child, free_port, is_listening
+from erfs_scenario.realtime import delayed, logs_in, run_to_the_end
 from erfs_scenario.replay import NotedPlane
 
 # Start of three Python processes on a busy machine, and 50 ms for each agent's connection and program.
@@ -89,54 +85,8 @@ def run_live(
     """
     live = _Live(plan, record, on_progress, out.absolute(), broker)
     out.mkdir(parents=True, exist_ok=True)
-    try:
-        with _logs_in(out / "agents.log"), asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_until_terminated(live.run()))
-    except BaseExceptionGroup as group:
-        # A task group wraps what ended it; callers want the one thing that went wrong first.
-        raise _first(group) from group
-
-
-@contextlib.contextmanager
-def _logs_in(path: Path) -> Iterator[None]:
-    """Let everything in this process log to *path*: the terminal belongs to the user."""
-    root = logging.getLogger()
-    before = root.handlers, root.level
-    with path.open("w", encoding="utf-8") as file:
-        set_up_logs("info", file)
-        try:
-            yield
-        finally:
-            root.handlers, root.level = before
-
-
-async def _until_terminated(run: Coroutine[None, None, None]) -> None:
-    """
-    Await *run*; SIGTERM ends it in order, as Ctrl-C does.
-
-    Raises:
-        KeyboardInterrupt: SIGTERM came.
-    """
-    task = asyncio.ensure_future(run)
-    loop = asyncio.get_running_loop()
-    before = signal.getsignal(signal.SIGTERM)
-    is_terminated = False
-
-    def terminate() -> None:
-        nonlocal is_terminated
-        is_terminated = True
-        task.cancel()
-
-    loop.add_signal_handler(signal.SIGTERM, terminate)
-    try:
-        await task
-    except asyncio.CancelledError:
-        if is_terminated:
-            raise KeyboardInterrupt from None
-        raise
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
-        signal.signal(signal.SIGTERM, before)
+    with logs_in(out / "agents.log"):
+        run_to_the_end(live.run())
 
 
 class _Agent:
@@ -219,7 +169,7 @@ class _Agent:
     def _new_driver(self) -> SimulatedDriver:
         return SimulatedDriver(self._live.plane, self.node, [binding.port for binding in self._bindings])
 
-    def _on_mark(self, mark: Mark) -> None:
+    def _on_mark(self, mark: Mark, _at_ns: int) -> None:
         self._live.note(mark.event, mark.fields | {"node": self.node})
 
 
@@ -377,7 +327,7 @@ class _Live:
     async def _measure(self) -> None:
         # The start took what it took: the plan's instants move behind it, as a whole.
         late_ns = max(0, self.now_ns() - self.plan.measure_from_ns)
-        plan = _delayed(self.plan, late_ns)
+        plan = delayed(self.plan, late_ns)
         self._measure_changes()
         self._meter = Meter(plan, self.plane.shadow, self._merger.put)
         if late_ns:
@@ -617,22 +567,3 @@ class _Live:
 
 def _ignore(now_ns: int) -> None:
     """Nobody measures yet."""
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-def _delayed(plan: Plan, by_ns: int) -> Plan:
-    """Return *plan* with everything from the start of the measurement on happening *by_ns* later."""
-    return replace(
-        plan,
-        measure_from_ns=plan.measure_from_ns + by_ns,
-        duration_ns=plan.duration_ns + by_ns,
-        faults=tuple(
-            replace(fault, at_ns=fault.at_ns + by_ns, end_at_ns=fault.end_at_ns + by_ns) for fault in plan.faults
-        ),
-    )

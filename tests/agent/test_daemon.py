@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -232,7 +233,10 @@ def test_a_killed_agent_does_not_take_its_links_with_it(config: Path) -> None:
 
 
 def test_two_daemons_bring_their_session_up_and_take_new_intervals(config: Path) -> None:
+    began_ns = time.monotonic_ns()
     with two_daemons(config) as (leaf, spine):
+        # Made in the session process, written by the agent: both on this machine's clock.
+        assert began_ns < leaf.log[-1]["at_ns"] < time.monotonic_ns()
         config.write_text(config.read_text().replace('"20 ms"', '"30 ms"'))
         leaf.process.send_signal(signal.SIGHUP)
         assert leaf.await_event("config_reloaded")["applied"] == ["session_timing"]

@@ -120,7 +120,7 @@ async def bench(
     listener = MemoryBus(broker.connect("listener"))
     agent_bus = MemoryBus(broker.connect(LEAF))
     marks: list[Mark] = []
-    runtime = AgentRuntime(core, driver, agent_bus, store, on_mark=marks.append)
+    runtime = AgentRuntime(core, driver, agent_bus, store, on_mark=lambda mark, _: marks.append(mark))
     found = Bench(broker, runtime, driver, plane, listener, marks=marks)
 
     def hear(incoming: Incoming) -> None:
@@ -224,7 +224,12 @@ async def test_a_carrier_lost_while_the_agent_was_being_made_is_heard() -> None:
     core = AgentCore(LEAF, PORTS, AgentTimers(), ports_up=driver.ports())
     plane.carriers["e1"] = False
     marks: list[Mark] = []
-    runtime = AgentRuntime(core, driver, MemoryBus(MemoryBroker[bytes](Random(1)).connect(LEAF)), on_mark=marks.append)
+    runtime = AgentRuntime(
+        core,
+        driver,
+        MemoryBus(MemoryBroker[bytes](Random(1)).connect(LEAF)),
+        on_mark=lambda mark, _: marks.append(mark),
+    )
 
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(runtime.run())
@@ -232,6 +237,44 @@ async def test_a_carrier_lost_while_the_agent_was_being_made_is_heard() -> None:
         await task
 
     assert [mark.event for mark in marks] == ["port_down_detected"]
+
+
+class Clock:
+    """Goes on by one at each look."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        self.now_ns += 1
+        return self.now_ns
+
+
+async def test_what_is_said_first_of_an_event_carries_the_instant_it_came_in() -> None:
+    """The rest carries the instant it was said at; a data plane's answer came in before what was to be done meanwhile."""
+    plane, clock = Plane(), Clock()
+    driver = SimulatedDriver(plane, LEAF, ["e1", "e2"])
+    core = AgentCore(LEAF, PORTS, AgentTimers(), AgentState(program=PROGRAM), ports_up=driver.ports())
+    made: list[tuple[str, int]] = []
+
+    def on_mark(mark: Mark, at_ns: int) -> None:
+        made.append((mark.event, at_ns))
+
+    bus = MemoryBus(MemoryBroker[bytes](Random(1)).connect(LEAF))
+    runtime = AgentRuntime(core, driver, bus, on_mark=on_mark, clock_ns=clock)
+
+    def lose_a_carrier_and_stop() -> None:
+        made.clear()
+        clock.now_ns = 1_000
+        driver.on_port("e1", False)
+        runtime.stop()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(runtime.run())
+        asyncio.get_running_loop().call_soon(lose_a_carrier_and_stop)
+
+    # 1,003: the answer of the data plane.
+    assert made == [("port_down_detected", 1_001), ("change_requested", 1_002), ("change_acknowledged", 1_003)]
 
 
 class FullDisk:

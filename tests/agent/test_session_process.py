@@ -33,7 +33,9 @@ class Node:
         self.said: list[SessionUp | SessionDown] = []
         self.errors: list[Exception] = []
         end = SessionEnd(PortBinding(port="e1", link=LINK, far_end=far_end), TIMING)
-        self.sessions = SessionProcess(Setup(node, (end,), {"e1": wire}), on_mark=self.marks.append)
+        self.sessions = SessionProcess(
+            Setup(node, (end,), {"e1": wire}), on_mark=lambda mark, _: self.marks.append(mark)
+        )
         self.sessions.on_change = self.said.append
         self.sessions.on_error = self.errors.append
 

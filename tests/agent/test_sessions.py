@@ -51,7 +51,7 @@ class Node:
         self.core = Sessions(node, ends, Random(1))
         self.marks: list[Mark] = []
         self.said: list[SessionUp | SessionDown] = []
-        self.udp = UdpSessions(self.core, wires, on_mark=self.marks.append)
+        self.udp = UdpSessions(self.core, wires, on_mark=lambda mark, _: self.marks.append(mark))
         self.udp.on_change = self.said.append
 
     def is_up(self) -> bool:
@@ -267,7 +267,9 @@ async def test_an_agent_tells_the_fabric_what_its_session_lost(stack: ExitStack)
         ports_watched=leaf.udp.ports,
     )
     marks: list[Mark] = []
-    runtime = AgentRuntime(core, driver, MemoryBus(broker.connect(LEAF)), None, leaf.udp, on_mark=marks.append)
+    runtime = AgentRuntime(
+        core, driver, MemoryBus(broker.connect(LEAF)), None, leaf.udp, on_mark=lambda mark, _: marks.append(mark)
+    )
 
     def facts() -> list[bool]:
         broker.advance(broker.now_ns + MS)

@@ -126,7 +126,7 @@ async def running(lab: Lab) -> AsyncIterator[dict[NodeId, AgentRuntime]]:
         core = AgentCore(
             node, port_bindings(lab.fabric, node), AgentTimers(wait_to_restore_ns=20 * MS), ports_up=driver.ports()
         )
-        runtimes[node] = AgentRuntime(core, driver, MemoryBus(broker.connect(node)), on_mark=lambda _: None)
+        runtimes[node] = AgentRuntime(core, driver, MemoryBus(broker.connect(node)), on_mark=lambda _mark, _at_ns: None)
         driver.watch(loop)
         drivers.append(driver)
     began_ns = time.monotonic_ns()

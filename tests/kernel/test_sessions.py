@@ -32,7 +32,7 @@ class Node:
         wires = {
             binding.port: Wire(("::", 49784), ("ff02::1", 49784), binding.port, namespace.path) for binding in bindings
         }
-        self.udp = UdpSessions(self.core, wires, on_mark=self.marks.append)
+        self.udp = UdpSessions(self.core, wires, on_mark=lambda mark, _: self.marks.append(mark))
         self.udp.on_change = self.said.append
 
     def is_up(self, port: str = "e1") -> bool:

@@ -4,35 +4,29 @@ Rule 1: no decisions here.
 Rule 2: nothing is awaited between the core's answer and the last of its commands; an event that arises meanwhile waits
 its turn.
 Rule 3: saving state takes a thread and the newest state only; forwarding never waits for a disk.
+Rule 4: an event happened when it came in, whatever was still to be done before it; what the core says first of it carries
+that instant.
 """
 
 import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, assert_never
+from typing import assert_never
 
 import structlog
 
 from erfs.aio import edge
 from erfs.ports import Bus, BusConnected, BusLost, Incoming, Mark, Publish, Subscribe, TimerFired
 from erfs.topics import Topics
+from erfs_agent.aio.marks import OnMark, log_mark
 from erfs_agent.aio.sessions import PortSessions
 from erfs_agent.aio.store import Store
 from erfs_agent.core import AgentCommand, AgentCore, AgentEvent, AgentTimers, Persist, PortChanged, WriteRoutes
 from erfs_agent.drivers.base import Driver
 from erfs_agent.state import AgentState
 
-OnMark = Callable[[Mark], None]
-
 _log = structlog.get_logger(__name__)
-_ALARMS: Final = frozenset({"change_failed", "fact_refused"})
-
-
-def log_mark(mark: Mark) -> None:
-    """Tell the log what happened; what an operator should look at is a warning."""
-    is_alarm = mark.event in _ALARMS or bool(mark.fields.get("alarm"))
-    (_log.warning if is_alarm else _log.info)(mark.event, **mark.fields)
 
 
 class AgentRuntime:
@@ -46,7 +40,7 @@ class AgentRuntime:
         store: Where its state goes; None keeps nothing.
         sessions: Those of its ports that have one; they begin and end with the agent.
         topics: The fabric's topics.
-        on_mark: Told of each mark, at once.
+        on_mark: Told of each mark and its instant, at once.
         clock_ns: Monotonic.
     """
 
@@ -71,7 +65,7 @@ class AgentRuntime:
         self._topics = topics or Topics()
         self._on_mark = on_mark
         self._clock_ns = clock_ns
-        self._events: deque[AgentEvent] = deque()
+        self._events: deque[tuple[AgentEvent, int]] = deque()
         self._is_draining = False
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ns: int | None = None
@@ -94,9 +88,11 @@ class AgentRuntime:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._save_newest(), name=f"save-state-{self.core.node}")
-                self._dispatch(self.core.start(self._clock_ns()))
+                now_ns = self._clock_ns()
+                self._dispatch(self.core.start(now_ns), now_ns)
                 # A carrier may have changed since the core was told of it; to hear it twice is harmless.
-                self._events.extendleft(PortChanged(port, is_up) for port, is_up in self._driver.ports().items())
+                for port, is_up in self._driver.ports().items():
+                    self._events.appendleft((PortChanged(port, is_up), now_ns))
                 self._drain()
                 if self._sessions is not None and self._is_running:
                     self._sessions.on_change = self._take
@@ -112,7 +108,7 @@ class AgentRuntime:
         if self._is_running:
             if self._sessions is not None:
                 self._sessions.stop()
-            self._dispatch(self.core.stop())
+            self._dispatch(self.core.stop(), self._clock_ns())
             self._end()
 
     def abandon(self) -> None:
@@ -165,7 +161,7 @@ class AgentRuntime:
         self._take(TimerFired())
 
     def _take(self, event: AgentEvent) -> None:
-        self._events.append(event)
+        self._events.append((event, self._clock_ns()))
         if self._is_running:
             self._drain()
 
@@ -175,7 +171,8 @@ class AgentRuntime:
         self._is_draining = True
         try:
             while self._events:
-                self._dispatch(self.core.handle(self._events.popleft(), self._clock_ns()))
+                event, at_ns = self._events.popleft()
+                self._dispatch(self.core.handle(event, at_ns), at_ns)
             self._arm()
         except Exception as error:  # noqa: BLE001 -- raised where the agent is awaited; here it would end in a callback
             self._end(error)
@@ -183,17 +180,19 @@ class AgentRuntime:
             self._is_draining = False
 
     # --- commands --------------------------------------------------------------------------------------------------------
-    def _dispatch(self, commands: list[AgentCommand]) -> None:
-        for command in commands:
+    def _dispatch(self, commands: list[AgentCommand], at_ns: int) -> None:
+        """Carry out *commands*, the answer to what happened at *at_ns*."""
+        for index, command in enumerate(commands):
             match command:
                 case WriteRoutes():
-                    self._events.append(self._driver.write(command))
+                    written = self._driver.write(command)
+                    self._events.append((written, self._clock_ns()))
                 case Publish():
                     edge.publish(self._bus, self._topics, command)
                 case Subscribe():
                     self._bus.subscribe(edge.filters(self._topics, command))
                 case Mark():
-                    self._on_mark(command)
+                    self._on_mark(command, self._clock_ns() if index else at_ns)
                 case Persist():
                     self._unsaved = command.state
                     self._has_unsaved.set()

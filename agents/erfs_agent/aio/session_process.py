@@ -26,6 +26,7 @@ from erfs.aio.loop import loop_factory
 from erfs.ids import NodeId
 from erfs.ports import Mark
 from erfs.units import SECOND
+from erfs_agent.aio.marks import OnMark
 from erfs_agent.aio.sessions import OnChange, UdpSessions, Wire, be_realtime, nobody_catches, nobody_listens
 from erfs_agent.probing import SessionDown, SessionEnd, Sessions, SessionTiming, SessionUp
 
@@ -66,6 +67,8 @@ class Line:
     up: SessionUp | None = None
     down: SessionDown | None = None
     mark: Mark | None = None
+    at_ns: int = 0
+    """When the mark was made: the monotonic clock is the machine's, so the agent need not know it."""
 
 
 _SETUP: Final = TypeAdapter(Setup)
@@ -91,13 +94,11 @@ class SessionProcess:
 
     Args:
         setup: What it is to know.
-        on_mark: Told of each mark, as soon as it is read.
+        on_mark: Told of each mark and its instant, as soon as it is read.
         clock_ns: Monotonic.
     """
 
-    def __init__(
-        self, setup: Setup, *, on_mark: Callable[[Mark], None], clock_ns: Callable[[], int] = time.monotonic_ns
-    ) -> None:
+    def __init__(self, setup: Setup, *, on_mark: OnMark, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.ports = frozenset(setup.wires)
         self.on_change: OnChange = nobody_listens
         self.on_error: Callable[[Exception], None] = nobody_catches
@@ -182,7 +183,7 @@ class SessionProcess:
         if change is not None:
             self.on_change(change)
         if line.mark is not None:
-            self._on_mark(line.mark)
+            self._on_mark(line.mark, line.at_ns)
 
     def _on_death(self) -> None:
         """Nobody told it to end. What it said last stands until its successor knows better."""
@@ -249,7 +250,11 @@ async def _serve(setup: Setup, splitter: _Splitter) -> None:
     outlet = _Outlet()
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     core = Sessions(setup.node, setup.ends, SystemRandom())
-    sessions = UdpSessions(core, setup.wires, on_mark=lambda mark: outlet.say(Line(mark=mark)), dscp=setup.dscp)
+
+    def on_mark(mark: Mark, at_ns: int) -> None:
+        outlet.say(Line(mark=mark, at_ns=at_ns))
+
+    sessions = UdpSessions(core, setup.wires, on_mark=on_mark, dscp=setup.dscp)
 
     def on_change(change: SessionUp | SessionDown) -> None:
         outlet.say(Line(up=change) if isinstance(change, SessionUp) else Line(down=change))

@@ -23,6 +23,7 @@ import structlog
 from erfs.aio.namespaces import inside
 from erfs.ports import Mark, TimerFired
 from erfs.units import MS, SECOND
+from erfs_agent.aio.marks import OnMark
 from erfs_agent.probing import (
     HOP_LIMIT,
     Received,
@@ -110,7 +111,7 @@ class UdpSessions:
         core: Not yet started.
         wires: One for each of its ports.
         dscp: The class of service of the packets; they must not wait behind the traffic they watch.
-        on_mark: Told of each mark, at once.
+        on_mark: Told of each mark and its instant, at once.
         clock_ns: Monotonic.
     """
 
@@ -119,7 +120,7 @@ class UdpSessions:
         core: Sessions,
         wires: Mapping[str, Wire],
         *,
-        on_mark: Callable[[Mark], None],
+        on_mark: OnMark,
         dscp: int = 48,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -240,6 +241,7 @@ class UdpSessions:
                     self._carry_out(commands)
 
     def _carry_out(self, commands: list[SessionCommand]) -> None:
+        at_ns = self._clock_ns()
         for command in commands:
             match command:
                 case Send():
@@ -247,7 +249,7 @@ class UdpSessions:
                 case SessionUp() | SessionDown():
                     self.on_change(command)
                 case Mark():
-                    self._on_mark(command)
+                    self._on_mark(command, at_ns)
                 case _:
                     assert_never(command)
 
