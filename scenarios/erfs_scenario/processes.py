@@ -72,6 +72,10 @@ class Child:
             self._process.send_signal(signal.SIGKILL)
         await self._process.wait()
 
+    async def ended(self) -> None:
+        """Wait until it has ended by itself."""
+        await self._process.wait()
+
     async def stop(self) -> None:
         """Ask it to end, and end it if it does not listen. A stopped one goes on first, or it could not hear."""
         if self.is_running:

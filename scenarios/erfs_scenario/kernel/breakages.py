@@ -76,7 +76,7 @@ class PortsDown:
     def is_over(self) -> bool:
         """Return whether all are up and both ends have carrier, where the far one is not held down by something else."""
         for end in self._ends:
-            far = self._far(end)
+            far = self._spaces.far_end(end)
             if not self._spaces.flags(end) & _IFF_UP:
                 return False
             if self._spaces.flags(far) & _IFF_UP and not (
@@ -85,12 +85,8 @@ class PortsDown:
                 return False
         return True
 
-    def _far(self, end: LinkEnd) -> LinkEnd:
-        link = self._spaces.fabric.link_at[end]
-        return link.b if link.a == end else link.a
-
     def _has_far_carrier(self, end: LinkEnd) -> bool:
-        return bool(self._spaces.flags(self._far(end)) & _IFF_RUNNING)
+        return bool(self._spaces.flags(self._spaces.far_end(end)) & _IFF_RUNNING)
 
 
 class Silence:

@@ -75,6 +75,11 @@ class Spaces:
         """Return the number of each descriptor, for those who open it by way of /proc."""
         return dict(self._fds)
 
+    def far_end(self, end: LinkEnd) -> LinkEnd:
+        """Return the other end of a port's cable."""
+        link = self.fabric.link_at[end]
+        return link.b if link.a == end else link.a
+
     def device(self, end: LinkEnd) -> str:
         """Return the interface of a port."""
         return self.addressing.nodes[end.node].ports[end.port].device
@@ -91,14 +96,31 @@ class Spaces:
 
     def run(self, node: NodeId | None, program: tuple[str, ...], text: str = "") -> str:
         """Run a program in a namespace; return what it prints. Raises LabError if it fails."""
-        with inside(self.path(node)):
-            done = subprocess.run(  # noqa: S603 -- programs of ours by name, no shell
-                program, input=text, capture_output=True, text=True, timeout=_BATCH_S, check=False
-            )
+        done = self.attempt(node, program, text)
         if done.returncode:
             place = "the bus" if node is None else f'"{node}"'
             raise LabError(f"{' '.join(program)} in the namespace of {place}: {done.stderr.strip()}")
         return done.stdout
+
+    def attempt(
+        self, node: NodeId | None, program: tuple[str, ...], text: str = ""
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a program in a namespace; return how it went."""
+        with inside(self.path(node)):
+            return subprocess.run(  # noqa: S603 -- programs of ours by name, no shell
+                program, input=text, capture_output=True, text=True, timeout=_BATCH_S, check=False
+            )
+
+    def counters(self, node: NodeId) -> dict[LinkEnd, tuple[int, int]]:
+        """Return how many packets each port has received and sent."""
+        with inside(self.path(node)):
+            lines = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
+        fields = {name.strip(): rest.split() for name, _, rest in (line.partition(":") for line in lines)}
+        found = {}
+        for port, addressed in self.addressing.nodes[node].ports.items():
+            counted = fields[addressed.device]
+            found[LinkEnd(node, port)] = int(counted[1]), int(counted[9])
+        return found
 
     def set_up(self, end: LinkEnd, is_up: bool) -> None:
         """Set a port admin up or down. One ioctl: no program is started for it."""
