@@ -30,7 +30,8 @@ _LEFT_NS: Final = 5_000_000_000
 _EXIT_INTERRUPTED: Final = 130
 
 
-def _registry() -> "Registry":
+def lab_registry() -> "Registry":
+    """Return the labs of this machine."""
     from erfs_scenario.kernel.owners import LABS, Registry
 
     return Registry(Path(os.environ.get("ERFS_LABS", LABS)))
@@ -38,7 +39,7 @@ def _registry() -> "Registry":
 
 def _chosen(lab: str | None) -> "LabFile":
     """Return the lab called *lab*, or the only one there is."""
-    labs = _registry().labs()
+    labs = lab_registry().labs()
     if lab is not None:
         labs = [found for found in labs if lab in (found.id, str(found.pid))]
     if len(labs) == 1:
@@ -131,19 +132,20 @@ def _hold(fabric: "Fabric", has_agents: bool, session_interval_ns: int, on_up: C
 
     # The terminal is for progress; the bus of this process has nothing to add but alarms.
     set_up_logs("error")
-    registry = _registry()
+    registry = lab_registry()
     registry.clean()
     hold_lab(
         fabric,
         registry,
         has_agents=has_agents,
         session_interval_ns=session_interval_ns,
-        tell=_teller(),
+        tell=teller(),
         on_up=on_up,
     )
 
 
-def _teller() -> Callable[[str], None]:
+def teller() -> Callable[[str], None]:
+    """Return what tells the terminal how a lab's start goes."""
     began = time.monotonic()
 
     def tell(message: str) -> None:
@@ -203,7 +205,7 @@ def status(is_json: bool) -> None:
 
     Example: erfs lab status --json
     """
-    found = [_state(lab) for lab in _registry().labs()]
+    found = [_state(lab) for lab in lab_registry().labs()]
     if is_json:
         click.echo(json.dumps({"labs": found}, indent=2))
         return
@@ -280,7 +282,7 @@ def down(lab: str | None) -> None:
     """
     from erfs_scenario.kernel.owners import end_owner, wait_until_empty
 
-    chosen, registry = _chosen(lab), _registry()
+    chosen, registry = _chosen(lab), lab_registry()
     is_listening = end_owner(chosen)
     registry.clean()
     left = wait_until_empty(chosen.id, _LEFT_NS)
@@ -295,5 +297,5 @@ def clean() -> None:
 
     Example: erfs lab clean
     """
-    processes, folders = _registry().clean()
+    processes, folders = lab_registry().clean()
     click.echo(f"ended {processes} processes and removed the files of {folders} labs whose owner is gone")

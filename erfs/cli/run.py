@@ -42,10 +42,10 @@ def fabric_for(file: "ScenarioFile", override: Path | None) -> "Fabric":
 )
 @click.option(
     "--backend",
-    type=click.Choice(["sim", "live"]),
+    type=click.Choice(["sim", "live", "kernel"]),
     default="sim",
     show_default=True,
-    help="Simulated time, or real processes on loopback.",
+    help="Simulated time; real processes on loopback; or real packets through network namespaces (root).",
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Instead of the scenario's seed.")
 @click.option(
@@ -54,6 +54,13 @@ def fabric_for(file: "ScenarioFile", override: Path | None) -> "Fabric":
 @click.option("--force", is_flag=True, help="Overwrite an earlier run in that folder.")
 @click.option(
     "--broker", metavar="HOST:PORT", help="Use this MQTT broker (live); by default one of our own is started."
+)
+@click.option(
+    "--ip-version",
+    type=click.IntRange(4, 6),
+    default=4,
+    show_default=True,
+    help="What the probes speak, 4 or 6 (kernel).",
 )
 @click.option("--no-protection", is_flag=True, help="Arm nothing: every repair waits for the controller.")
 @click.option("--json", "as_json", is_flag=True, help="Print report.json instead of tables.")
@@ -65,6 +72,7 @@ def command(
     out: Path | None,
     force: bool,
     broker: str | None,
+    ip_version: int,
     no_protection: bool,
     as_json: bool,
 ) -> int:
@@ -82,12 +90,14 @@ def command(
     from erfs_scenario.schema import load_scenario
 
     if broker is not None and backend != "live":
-        raise click.UsageError("--broker is for --backend live: the simulation has a bus of its own")
+        raise click.UsageError("--broker is for --backend live: the others have a bus of their own")
+    if ip_version == 5 or (ip_version == 6 and backend != "kernel"):
+        raise click.UsageError("--ip-version is 4 or 6, and 6 is for --backend kernel: no other sends packets")
     file = load_scenario(scenario)
     plan = compile_plan(file, fabric_for(file, fabric), seed=seed, is_protecting=False if no_protection else None)
     folder = out or Path("out") / f"{plan.name}-seed{plan.seed}"
     _prepare(folder, force)
-    is_residue = _execute(plan, backend, folder, broker)
+    is_residue = _execute(plan, backend, folder, broker, ip_version)
     report = judge(folder / "journal.jsonl")
     text = report.model_dump_json(indent=2, by_alias=True)
     (folder / "report.json").write_text(text + "\n", encoding="utf-8")
@@ -115,7 +125,7 @@ def _prepare(folder: Path, force: bool) -> None:
         raise ConfigError(str(folder), [Problem(0, f"cannot be written: {error.strerror or error}")]) from None
 
 
-def _execute(plan: "Plan", backend: str, folder: Path, broker: str | None) -> bool:
+def _execute(plan: "Plan", backend: str, folder: Path, broker: str | None, ip_version: int) -> bool:
     """Run *plan*, writing the journal. Returns whether something of ours could not be removed."""
     from erfs.journal import Journal
 
@@ -135,6 +145,19 @@ def _execute(plan: "Plan", backend: str, folder: Path, broker: str | None) -> bo
                 from erfs_scenario.simulation import simulate
 
                 simulate(plan, record=record, on_progress=on_progress)
+            elif backend == "kernel":
+                from erfs.cli.lab import lab_registry, teller
+                from erfs_scenario.kernel.run import run_kernel
+
+                run_kernel(
+                    plan,
+                    record=record,
+                    on_progress=on_progress,
+                    out=folder,
+                    registry=lab_registry(),
+                    ip_version=ip_version,
+                    tell=teller(),
+                )
             else:
                 from erfs_scenario.live import run_live
 

@@ -5,6 +5,7 @@ Rule 2: what a child says goes to a file of the run, so that it can be read afte
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -69,7 +70,8 @@ class Child:
     async def kill(self) -> None:
         """End it without a word, as a crash would, and wait until it is gone."""
         if self.is_running:
-            self._process.send_signal(signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGKILL)
         await self._process.wait()
 
     async def ended(self) -> None:
@@ -79,12 +81,14 @@ class Child:
     async def stop(self) -> None:
         """Ask it to end, and end it if it does not listen. A stopped one goes on first, or it could not hear."""
         if self.is_running:
-            self._process.send_signal(signal.SIGTERM)
-            self._process.send_signal(signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+                self._process.send_signal(signal.SIGCONT)
             try:
                 await asyncio.wait_for(self._process.wait(), _STOP_PATIENCE_S)
             except TimeoutError:
-                self._process.send_signal(signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.send_signal(signal.SIGKILL)
         await self._process.wait()
 
 

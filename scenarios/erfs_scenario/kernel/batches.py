@@ -128,7 +128,10 @@ class Receiver:
             header.iov = ctypes.pointer(self._vectors[index])
             header.iov_count = 1
             header.control = self._control.ctypes.data + index * _CONTROL_SIZE
-            header.control_length = _CONTROL_SIZE
+        raw = np.frombuffer(self._messages, dtype=np.uint8).reshape(count_max, ctypes.sizeof(_Message))
+        place = _Header.control_length.offset
+        self._control_lengths = raw[:, place : place + 8].view(np.uint64)
+        self._control_lengths[:] = _CONTROL_SIZE
 
     def receive(self) -> Arrivals:
         """
@@ -147,8 +150,8 @@ class Receiver:
                 break
             stamps = self._control[:done, 16:].copy().view(np.int64)
             found.append(Arrivals(self._payload[:done].copy(), stamps[:, 0] * _SECOND + stamps[:, 1]))
-            for index in range(done):
-                self._messages[index].header.control_length = _CONTROL_SIZE
+            # The kernel has written how much of it it used.
+            self._control_lengths[:done] = _CONTROL_SIZE
             if done < self._count:
                 break
         if not found:

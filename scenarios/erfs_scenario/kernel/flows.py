@@ -18,7 +18,7 @@ from erfs_scenario.kernel.tracing import Flow, Trace
 
 EACH_WAY_MIN: Final = 30
 """Measured flows across a failed link, each way; a node's links share them."""
-BESIDE: Final = 12
+BESIDE: Final = 6
 """Flows that no fault is meant to touch."""
 FLOWS_MAX: Final = 160
 _DRAWN_AT_ONCE: Final = 500

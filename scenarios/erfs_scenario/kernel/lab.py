@@ -156,23 +156,27 @@ class _Holder:
                     self._tell(f'"{name}" ended with exit code {child.exit_code}: {child.last_words(1)}')
 
     def _write(self, state: str) -> LabFile:
-        fabric, wiring = self._spaces.fabric, self._spaces.wiring
-        descriptors = self._spaces.descriptors()
-        found = LabFile.model_validate(
-            {
-                "id": self._lab,
-                "pid": os.getpid(),
-                "fabric": fabric.name,
-                "state": state,
-                "links": len(fabric.links),
-                "spaces": {node: descriptors[node] for node in fabric.nodes},
-                "bus_space": descriptors[None],
-                "management": {node: str(address) for node, address in wiring.management.items()},
-                "processes": {name: child.pid for name, child in self._members.running.items()},
-            }
-        )
+        found = lab_file(self._spaces, self._members, self._lab, state)
         self._registry.write(found)
         return found
+
+
+def lab_file(spaces: Spaces, members: Members, lab: str, state: str) -> LabFile:
+    """Return what others are told of a lab whose owner is this process."""
+    descriptors = spaces.descriptors()
+    return LabFile.model_validate(
+        {
+            "id": lab,
+            "pid": os.getpid(),
+            "fabric": spaces.fabric.name,
+            "state": state,
+            "links": len(spaces.fabric.links),
+            "spaces": {node: descriptors[node] for node in spaces.fabric.nodes},
+            "bus_space": descriptors[None],
+            "management": {node: str(address) for node, address in spaces.wiring.management.items()},
+            "processes": {name: child.pid for name, child in members.running.items()},
+        }
+    )
 
 
 async def _first_error(task: "asyncio.Future[None]") -> None:

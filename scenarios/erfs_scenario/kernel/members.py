@@ -39,6 +39,7 @@ REST_NS: Final = 300 * MS
 POLL_NS: Final = 20 * MS
 _MOSQUITTO: Final = Path("/usr/sbin/mosquitto")
 _KEPT: Final = 100_000
+_OF_THE_LOG: Final = frozenset({"at_ns", "event", "level", "logger", "timestamp"})
 
 
 class Members:
@@ -76,7 +77,8 @@ class Members:
         self._is_protecting = is_protecting
         self._session_interval_ns = session_interval_ns
         self._expected_dead: set[NodeId] = set()
-        self.journal = Tail(self.folder / "controller" / "journal.jsonl")
+        self._journal = Tail(self.folder / "controller" / "journal.jsonl")
+        self._logs = {node: Tail(self.log_of(node)) for node in agent_nodes(spaces.fabric)}
 
     @property
     def broker_name(self) -> str:
@@ -167,7 +169,7 @@ class Members:
             missing = observer.missing()
             if observer.program_count != program_count:
                 program_count, since = observer.program_count, loop.time()
-            for line in self.journal.read():
+            for line in self._journal.read():
                 if line["event"] in ("generation_pushed", "restoration_finished"):
                     is_finished = line["event"] == "restoration_finished"
             if not is_finished:
@@ -203,6 +205,17 @@ class Members:
             if not child.is_running and name not in self._expected_dead:
                 who = name if name in (BROKER, CONTROLLER) else f'agent of "{name}"'
                 raise LabError(f"the {who} ended with exit code {child.exit_code}: {child.last_words()}")
+
+    def read_marks(self) -> list[tuple[int, str, dict[str, object]]]:
+        """Return what controller and agents noted since the last call: (CLOCK_MONOTONIC instant, event, fields with "node")."""
+        found = []
+        for name, tail in ((CONTROLLER, self._journal), *self._logs.items()):
+            for line in tail.read():
+                # What an agent logs beside its marks has no instant of the clock that runs are measured by.
+                if isinstance(at_ns := line.get("at_ns"), int):
+                    fields = {key: value for key, value in line.items() if key not in _OF_THE_LOG}
+                    found.append((at_ns, str(line["event"]), fields | {"node": name}))
+        return found
 
     async def kill(self, name: NodeId) -> None:
         """End a program without a word, as a crash would."""

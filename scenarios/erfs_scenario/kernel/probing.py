@@ -71,7 +71,7 @@ class Probing:
         interval_ns: int = INTERVAL_NS,
     ) -> None:
         self._flows = tuple(flows)
-        self._interval_ns = interval_ns
+        self.interval_ns = interval_ns
         self._config_path = folder / "prober.json"
         self._notes_path = folder / "probes.npz"
         self._log_path = folder / "prober.log"
@@ -138,11 +138,11 @@ class Probing:
             flow, number = notes["flow"].astype(np.int64), notes["number"].astype(np.int64)
             records = flow_records(len(self._flows), sent_at_ns, flow, number, notes["arrived_at_ns"])
             late = sent_at_ns - due_at_ns
-            lasted_ns = int(sent_at_ns[-1] - sent_at_ns[0]) + self._interval_ns
+            lasted_ns = int(sent_at_ns[-1] - sent_at_ns[0]) + self.interval_ns
             return Notes(
                 flows=tuple(records),
                 sent_at_ns=sent_at_ns,
-                interval_ns=self._interval_ns,
+                interval_ns=self.interval_ns,
                 late_p99_ns=int(np.percentile(late, _LATE_PERCENTILE)),
                 late_max_ns=int(late.max()),
                 refused=int(notes["refused"].sum()),
