@@ -3,6 +3,8 @@
 Rule 1: only this file imports the MQTT client.
 Rule 2: no method of the port blocks; everything that waits lives in the tasks of `MqttBus.run`.
 Rule 3: what arrives by a topic that was not asked for is counted and dropped: brokers do deliver such things.
+Rule 4: a message waits for no task: one that has room is written where it is published, one that arrives is handed over
+where it is read. aiomqtt connects, subscribes and says goodbye; messages go past its queues, straight to paho beneath.
 """
 
 # ruff: noqa: SLF001 -- a bus and its connections are one thing in two classes
@@ -11,6 +13,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import time
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from pathlib import Path
@@ -280,6 +283,10 @@ class _EchoLost(aiomqtt.MqttError):
     """The broker took our echo and did not give it back in time."""
 
 
+class _Unacknowledged(aiomqtt.MqttError):
+    """The broker took a message and did not say so in time."""
+
+
 class _Connection:
     """One broker: one session after the other."""
 
@@ -293,15 +300,21 @@ class _Connection:
         self.idle.set()
         self._rng = rng
         self._sleep = sleep
-        self._in_flight: dict[Item[bytes], None] = {}
-        self._waiting = {priority: asyncio.Semaphore(0) for priority in Priority}
+        # paho's client, which ships no types for its callbacks' owners; from the connection on it is driven from here.
+        self._paho: Any = None
+        self._is_in_callback = False
+        self._failed: asyncio.Future[None] | None = None
+        # By paho's message number, oldest first, each with the instant it left.
+        self._in_flight: dict[int, tuple[Item[bytes], int]] = {}
+        self._room = dict.fromkeys(Priority, bus.settings.in_flight)
+        self._overdue: asyncio.TimerHandle | None = None
         self._subscribed: frozenset[str] = frozenset()
         self._echo_topic = f"{bus.settings.prefix}/echo/{quote(bus.client_id, safe='')}"
         self._echo_number = 0
         self._echo_returned = asyncio.Event()
 
     def put(self, item: Item[bytes]) -> None:
-        """Queue *item* for this broker."""
+        """Send *item* to this broker, or queue it while there is no room or no connection."""
         self.idle.clear()
         dropped = self.outbox.put(item)
         if dropped is not None:
@@ -309,10 +322,11 @@ class _Connection:
             count = self.outbox.dropped_count
             if count & (count - 1) == 0:
                 _log.warning("bus_queue_full", broker=str(self.address), topic=dropped.topic, dropped_count=count)
-        # A newer message of a retained topic may have changed lanes; waking a sender for nothing is harmless.
-        for priority in Priority:
-            if self.outbox.count(priority):
-                self._waiting[priority].release()
+        if self.is_ready:
+            self._send_waiting()
+            # Routine messages are written when the work that gave rise to them is done.
+            if item.priority is Priority.URGENT and not self._is_in_callback:
+                self._flush()
 
     async def run(self) -> None:
         """Hold one session after the other."""
@@ -377,8 +391,12 @@ class _Connection:
             reason = _first(group)
         finally:
             _close_socket(client)
-            self.outbox.put_back(list(self._in_flight))
+            self.outbox.put_back([item for item, _ in self._in_flight.values()])
             self._in_flight = {}
+            self._room = dict.fromkeys(Priority, settings.in_flight)
+            if self._overdue is not None:
+                self._overdue.cancel()
+                self._overdue = None
             was_ready, self.is_ready = self.is_ready, False
             if was_ready:
                 self.bus._was_lost()
@@ -389,42 +407,126 @@ class _Connection:
 
     async def _serve(self, client: aiomqtt.Client) -> None:
         _stop_if_cancelled()
+        self._take_over(client)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._get_ready(client, group), name="bus prepare")
+            assert self._failed is not None
+            group.create_task(_raised(self._failed), name="bus callbacks")
             # Not a task of its own: a group whose body has ended before a task fails leaves the cancellation it then asks for
-            # behind (Python 3.11), and nobody could tell it from a real one.
-            await self._receive(client)
+            # behind (Python 3.11), and nobody could tell it from a real one. No message comes this way: it ends, with an
+            # error, when the connection does.
+            async for _ in client.messages:
+                pass
+
+    def _take_over(self, client: aiomqtt.Client) -> None:
+        """From the handshake on, messages go past aiomqtt: its queues cost each of them two tasks and a turn of the loop."""
+        self._failed = asyncio.get_running_loop().create_future()
+        self._paho = client._client  # aiomqtt offers no other way to its connection
+        self._paho.on_message = self._on_message
+        self._paho.on_publish = self._on_acknowledged
+        self._paho.on_socket_register_write = self._on_want_write
 
     async def _get_ready(self, client: aiomqtt.Client, group: asyncio.TaskGroup) -> None:
         await self._subscribe_own(client)
         await self._keep_subscribed(client, once=True)
-        self._waiting = {priority: asyncio.Semaphore(self.outbox.count(priority)) for priority in Priority}
         self.is_ready = True
         _log.info("bus_connected", broker=str(self.address), client_id=self.bus.client_id)
+        self._send_waiting()
         self.bus._became_ready()
         group.create_task(self._keep_subscribed(client), name="bus subscribe")
-        group.create_task(self._echo(client), name="bus echo")
-        for priority in Priority:
-            for index in range(self.bus.settings.in_flight):
-                group.create_task(self._send(client, priority), name=f"bus send {priority.name} {index}")
+        group.create_task(self._echo(), name="bus echo")
 
-    async def _receive(self, client: aiomqtt.Client) -> None:
+    # --- called by paho --------------------------------------------------------------------------------------------------
+    def _on_message(self, _paho: Any, _userdata: Any, message: Any) -> None:
+        self._called_back(lambda: self._receive(message.topic, message.payload, is_retained=bool(message.retain)))
+
+    def _on_acknowledged(self, _paho: Any, _userdata: Any, number: int, _code: Any, _properties: Any) -> None:
+        self._called_back(lambda: self._acknowledged(number))
+
+    def _on_want_write(self, _paho: Any, _userdata: Any, _socket: Any) -> None:
+        """What paho wants to write goes out when the present work is done, all of it in one go."""
+        asyncio.get_running_loop().call_soon(self._flush)
+
+    def _called_back(self, action: Callable[[], None]) -> None:
+        """Paho takes an error for one of the connection's; it is raised where the bus is run. And it must not be told to write."""
+        self._is_in_callback = True
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 -- raised where the bus is run
+            self._fail(error)
+        finally:
+            self._is_in_callback = False
+
+    def _fail(self, error: Exception) -> None:
+        if self._failed is not None and not self._failed.done():
+            self._failed.set_exception(error)
+
+    # --- messages --------------------------------------------------------------------------------------------------------
+    def _receive(self, topic: str, payload: bytes, *, is_retained: bool) -> None:
         own_will = self.bus.will
-        async for message in client.messages:
-            topic = message.topic.value
-            payload = message.payload
-            assert isinstance(payload, bytes)
-            if topic == self._echo_topic:
-                if payload == str(self._echo_number).encode():
-                    self._echo_returned.set()
-                continue
-            if own_will == (topic, payload) and not message.retain and self.is_ready:
-                # An earlier session's end was noticed late (a frozen broker woke up): contradict it.
-                _log.warning("own_will_contradicted", broker=str(self.address), topic=topic)
-                self.bus._became_ready()
-            if own_will is not None and topic == own_will[0] and topic not in self.bus._wanted:
-                continue
-            self.bus._arrived(topic, payload, is_retained=message.retain)
+        if topic == self._echo_topic:
+            if payload == str(self._echo_number).encode():
+                self._echo_returned.set()
+            return
+        if own_will == (topic, payload) and not is_retained and self.is_ready:
+            # An earlier session's end was noticed late (a frozen broker woke up): contradict it.
+            _log.warning("own_will_contradicted", broker=str(self.address), topic=topic)
+            self.bus._became_ready()
+        if own_will is not None and topic == own_will[0] and topic not in self.bus._wanted:
+            return
+        self.bus._arrived(topic, payload, is_retained=is_retained)
+
+    def _send_waiting(self) -> None:
+        """Give paho what has room, urgent messages first."""
+        for priority in Priority:
+            while self._room[priority] and (item := self.outbox.take(priority)) is not None:
+                sent = self._paho.publish(item.topic, item.payload, qos=1, retain=item.retain)
+                # Whatever paho says of the connection, it is in flight: the next session sends it again.
+                self._in_flight[sent.mid] = item, time.monotonic_ns()
+                self._room[priority] -= 1
+        if self._in_flight and self._overdue is None:
+            self._watch_acknowledgements(self.bus.settings.connect_deadline)
+
+    def _acknowledged(self, number: int) -> None:
+        found = self._in_flight.pop(number, None)
+        if found is None:
+            return  # an echo, which is told of when it is written
+        self._room[found[0].priority] += 1
+        self._send_waiting()
+        if not self._in_flight and not len(self.outbox):
+            self.idle.set()
+
+    def _watch_acknowledgements(self, wait_ns: int) -> None:
+        self._overdue = asyncio.get_running_loop().call_later(wait_ns / SECOND, self._look_at_oldest)
+
+    def _look_at_oldest(self) -> None:
+        self._overdue = None
+        if not self._in_flight:
+            return
+        _, since_ns = next(iter(self._in_flight.values()))
+        deadline_ns = self.bus.settings.connect_deadline
+        left_ns = since_ns + deadline_ns - time.monotonic_ns()
+        if left_ns > 0:
+            self._watch_acknowledgements(left_ns)
+        else:
+            self._fail(_Unacknowledged(f"no acknowledgement within {deadline_ns // MS} ms"))
+
+    def _flush(self) -> None:
+        """Write what paho has, as far as the socket takes it; the rest when it takes more."""
+        paho = self._paho
+        if not paho.want_write():
+            return
+        try:
+            paho.loop_write()
+        except Exception as error:  # noqa: BLE001 -- raised where the bus is run
+            self._fail(error)
+            return
+        if (writable := paho.socket()) is not None:
+            loop = asyncio.get_running_loop()
+            if paho.want_write():
+                loop.add_writer(writable.fileno(), self._flush)
+            else:
+                loop.remove_writer(writable.fileno())
 
     async def _subscribe_own(self, client: aiomqtt.Client) -> None:
         own = [(self._echo_topic, 0)]
@@ -452,25 +554,12 @@ class _Connection:
                 return
             await self.wanted_changed.wait()
 
-    async def _send(self, client: aiomqtt.Client, priority: Priority) -> None:
-        waiting = self._waiting[priority]
-        while True:
-            await waiting.acquire()
-            item = self.outbox.take(priority)
-            if item is None:
-                continue
-            self._in_flight[item] = None
-            await _unless_cancelled(client.publish(item.topic, item.payload, qos=1, retain=item.retain))
-            del self._in_flight[item]
-            if not self._in_flight and not len(self.outbox):
-                self.idle.set()
-
-    async def _echo(self, client: aiomqtt.Client) -> None:
+    async def _echo(self) -> None:
         settings = self.bus.settings
         while True:
             self._echo_number += 1
             self._echo_returned.clear()
-            await client.publish(self._echo_topic, str(self._echo_number).encode(), qos=0)
+            self._paho.publish(self._echo_topic, str(self._echo_number).encode(), qos=0)
             await self._await_echo(settings.echo_deadline)
             self.bus.echo_count += 1
             await self._sleep(settings.echo_interval / SECOND)
@@ -486,6 +575,11 @@ class _Connection:
             except TimeoutError:
                 if loop.time() - due < _OWN_LATENESS_NS / SECOND:
                     raise _EchoLost(f"no echo within {deadline_ns // MS} ms") from None
+
+
+async def _raised(failed: "asyncio.Future[None]") -> None:
+    """Raise what *failed* ends with."""
+    await failed
 
 
 async def _unless_cancelled(call: Awaitable[Result]) -> Result:

@@ -131,6 +131,48 @@ async def test_an_urgent_message_does_not_wait_for_routine_acknowledgements(sile
     assert silent_broker.topics == [f"{bench.prefix}/{topic}" for topic in ("report/0", "report/1", "fact/a")]
 
 
+async def test_an_urgent_message_is_written_before_publish_returns(real_bench: Bench) -> None:
+    """No task, no turn of the loop; a routine one is written with what else there is when the present work is done."""
+    client = await real_bench.client("client")
+    connection = client.bus._connections[0]
+
+    client.say("report/a")
+    assert connection._paho.want_write()
+    client.say("fact/a", priority=Priority.URGENT)
+    assert not connection._paho.want_write()
+
+    await real_bench.until(connection.idle.is_set)
+
+
+async def test_a_broker_that_acknowledges_nothing_is_given_up(silent_broker: Any, bench_of: Any) -> None:
+    """It echoes, so only the missing acknowledgement tells."""
+    bench = bench_of(silent_broker)
+    client = bench.join("client", bench.settings(connect_deadline="300 ms"))
+    await bench.until(lambda: client.is_connected)
+
+    client.say("fact/a", b"news", retain=True, priority=Priority.URGENT)
+    await bench.until(lambda: not client.is_connected)
+    await bench.until(lambda: len(silent_broker.topics) == 2)
+
+    assert silent_broker.topics == [f"{bench.prefix}/fact/a"] * 2
+
+
+async def test_what_a_listener_raises_ends_the_bus_where_it_is_run(real_bench: Bench) -> None:
+    client = await real_bench.client("client", "fact/#")
+
+    def refuse(incoming: object) -> None:
+        raise RuntimeError("not now")
+
+    client.bus.on_message = refuse
+    client.say("fact/a")
+    assert client.task is not None
+    await asyncio.wait([client.task], timeout=20)
+
+    with pytest.raises(ExceptionGroup) as failure:
+        client.task.result()
+    assert failure.group_contains(RuntimeError, match="not now")
+
+
 async def test_clients_under_traffic_end_when_told_to(amqtt_broker: Any, bench_of: Any) -> None:
     """A cancellation that meets an acknowledgement must not get lost (it did, in one of some hundred tries)."""
     bench = bench_of(amqtt_broker)
