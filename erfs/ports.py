@@ -7,10 +7,13 @@ Rule 2: nothing here does I/O.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from erfs.messages import Message
 from erfs.topics import Address, Channel
+
+if TYPE_CHECKING:
+    # A process that sends no messages, as that of the sessions, does without pydantic.
+    from erfs.messages import Message
 
 
 # --- events ------------------------------------------------------------------------------------------------------------
@@ -19,7 +22,7 @@ class Delivered:
     """A message arrived. The shell has decoded it and checked that its sender is the node of *address*."""
 
     address: Address
-    message: Message
+    message: "Message"
     is_retained: bool = False
 
 
@@ -51,7 +54,7 @@ class Publish:
     """Send *message* to *address*. Whether it is retained follows from the channel (`erfs.topics.RETAINED`)."""
 
     address: Address
-    message: Message
+    message: "Message"
     priority: Priority = Priority.ROUTINE
 
 

@@ -30,7 +30,8 @@ from erfs.topics import Topics
 from erfs.units import MS
 from erfs_agent.aio.marks import MarkLog
 from erfs_agent.aio.runtime import AgentRuntime
-from erfs_agent.aio.session_process import SessionProcess, Setup
+from erfs_agent.aio.session_child import Setup
+from erfs_agent.aio.session_process import SessionProcess
 from erfs_agent.aio.sessions import PortSessions, UdpSessions
 from erfs_agent.aio.store import FileStore
 from erfs_agent.core import AgentCore
@@ -237,7 +238,7 @@ def _sessions(settings: AgentSettings, marks: MarkLog) -> PortSessions | None:
         raise ConfigError(settings.node, [Problem(0, str(error))]) from None
     if shared.own_process:
         priority = shared.realtime_priority
-        setup = Setup(NodeId(settings.node), ends, wires, shared.dscp, priority, settings.log.level)
+        setup = Setup(NodeId(settings.node), ends, wires, shared.dscp, priority)
         return SessionProcess(setup, on_mark=marks)
     return UdpSessions(core, wires, on_mark=marks, dscp=shared.dscp)
 

@@ -16,7 +16,6 @@ from typing import Final, Protocol, assert_never
 
 from erfs.errors import Bug, FabricError, WireError
 from erfs.ids import LinkId, NodeId
-from erfs.messages import PortBinding
 from erfs.ports import Mark, TimerFired
 from erfs.units import MS, SECOND, US
 from erfs_agent.session_packet import ControlPacket, Diagnostic, SessionState, decode, encode
@@ -66,11 +65,27 @@ class SessionTiming:
         assert self.slow_start_ns >= self.interval_ns, self.slow_start_ns
 
 
+class Binding(Protocol):
+    """What is at the other end of a port; `erfs.messages.PortBinding` is one."""
+
+    @property
+    def port(self) -> str:
+        """The port of this node."""
+
+    @property
+    def link(self) -> LinkId:
+        """The link that both ends know it by."""
+
+    @property
+    def far_end(self) -> NodeId:
+        """The node that should be there."""
+
+
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
     """This node's end of one session."""
 
-    binding: PortBinding
+    binding: Binding
     timing: SessionTiming = SessionTiming()
 
 
@@ -208,7 +223,7 @@ def discriminator(link: LinkId, node: NodeId) -> int:
     return int.from_bytes(digest, "big") or 1
 
 
-def discriminators(node: NodeId, bindings: Iterable[PortBinding]) -> dict[int, tuple[LinkId, NodeId]]:
+def discriminators(node: NodeId, bindings: Iterable[Binding]) -> dict[int, tuple[LinkId, NodeId]]:
     """
     Return which discriminator means whose end of which link, for both ends of all *bindings* of *node*.
 

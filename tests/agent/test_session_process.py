@@ -14,7 +14,8 @@ from erfs.ids import LinkId, NodeId
 from erfs.messages import PortBinding
 from erfs.ports import Mark
 from erfs.units import MS
-from erfs_agent.aio.session_process import SessionProcess, Setup
+from erfs_agent.aio.session_child import Setup
+from erfs_agent.aio.session_process import SessionProcess
 from erfs_agent.aio.sessions import Wire
 from erfs_agent.probing import DownReason, SessionDown, SessionEnd, SessionTiming, SessionUp
 

@@ -1,93 +1,36 @@
-"""Sessions in a process of their own, which nothing that the agent does can hold up.
+"""Sessions in a process of their own, which nothing that the agent does can hold up: the agent's side.
 
-Rule 1: an agent that takes in a large program is busy for longer than its neighbours wait for a packet; this process never is.
-Rule 2: when the agent is gone, however it ended, this process says goodbye for it: the node still forwards, so the neighbours go on by the carrier.
-Rule 3: JSON lines both ways: setup and orders in, changes and marks out. A change is never dropped, a mark is when nobody reads.
+Rule 1: an agent that takes in a large program is busy for longer than its neighbours wait for a packet; that process never is.
+Rule 2: if it dies it is started again; what it said last stands until its successor knows better.
 """
 
 import asyncio
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from random import SystemRandom
-from typing import Final, Literal
+from dataclasses import replace
+from typing import Final
 
 import structlog
-from pydantic import TypeAdapter
 
-from erfs.aio.logs import set_up_logs
-from erfs.aio.loop import loop_factory
-from erfs.ids import NodeId
 from erfs.ports import Mark
 from erfs.units import SECOND
+from erfs_agent.aio import session_child
 from erfs_agent.aio.marks import OnMark
-from erfs_agent.aio.sessions import OnChange, UdpSessions, Wire, be_realtime, nobody_catches, nobody_listens
-from erfs_agent.probing import SessionDown, SessionEnd, Sessions, SessionTiming, SessionUp
+from erfs_agent.aio.session_child import Line, Setup, Splitter
+from erfs_agent.aio.sessions import OnChange, nobody_catches, nobody_listens
+from erfs_agent.probing import SessionEnd, SessionTiming
 
 _log = structlog.get_logger(__name__)
 
-_STDIN, _STDOUT = 0, 1
 _READ_MAX: Final = 65_536
-# A reader that is away for so many lines will not miss the marks among them.
-_LINES_MAX: Final = 10_000
 _AGAIN_NS: Final = 1 * SECOND
 _GOODBYE_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """All that the process has to know."""
-
-    node: NodeId
-    ends: tuple[SessionEnd, ...]
-    wires: dict[str, Wire]
-    dscp: int = 48
-    realtime_priority: int = 0
-    """SCHED_FIFO, for this process alone; 0: as an ordinary process."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What the agent wants."""
-
-    timings: dict[str, SessionTiming]
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """What the process says; one of the three."""
-
-    up: SessionUp | None = None
-    down: SessionDown | None = None
-    mark: Mark | None = None
-    at_ns: int = 0
-    """When the mark was made: the monotonic clock is the machine's, so the agent need not know it."""
-
-
-_SETUP: Final = TypeAdapter(Setup)
-_ORDER: Final = TypeAdapter(Order)
-_LINE: Final = TypeAdapter(Line)
-
-
-class _Splitter:
-    """Cuts what was read into lines."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, content: bytes) -> list[bytes]:
-        *lines, self._rest = (self._rest + content).split(b"\n")
-        return lines
-
-
-# --- the agent's side ------------------------------------------------------------------------------------------------------
 class SessionProcess:
     """
     Sessions as `UdpSessions` runs them, in a child process; if it dies it is started again.
@@ -106,7 +49,7 @@ class SessionProcess:
         self._on_mark = on_mark
         self._clock_ns = clock_ns
         self._child: subprocess.Popen[bytes] | None = None
-        self._splitter = _Splitter()
+        self._splitter = Splitter()
         self._started_ns = 0
         self._again: asyncio.TimerHandle | None = None
 
@@ -120,14 +63,14 @@ class SessionProcess:
         assert self._child is None, "started twice"
         self._again = None
         self._started_ns = self._clock_ns()
-        self._splitter = _Splitter()
-        command = [sys.executable, "-m", __name__]
+        self._splitter = Splitter()
+        command = [sys.executable, "-m", session_child.__name__]
         # Buffers of ours would hide lines from the loop.
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)  # noqa: S603 -- ourselves
         assert self._child.stdout is not None
         os.set_blocking(self._child.stdout.fileno(), False)
         asyncio.get_running_loop().add_reader(self._child.stdout.fileno(), self._on_readable)
-        self._tell(_SETUP.dump_json(self.setup))
+        self._tell(session_child.encode_setup(self.setup))
 
     def stop(self) -> None:
         """End on purpose: the neighbours are told to go on without."""
@@ -149,10 +92,9 @@ class SessionProcess:
     def retime(self, timings: Mapping[str, SessionTiming]) -> None:
         """Use other intervals from now on."""
         ends = tuple(SessionEnd(end.binding, timings.get(end.binding.port, end.timing)) for end in self.setup.ends)
-        setup = self.setup
-        self.setup = Setup(setup.node, ends, setup.wires, setup.dscp, setup.realtime_priority, setup.log_level)
+        self.setup = replace(self.setup, ends=ends)
         if self._child is not None:
-            self._tell(_ORDER.dump_json(Order(dict(timings))))
+            self._tell(session_child.encode_timings(timings))
 
     def _tell(self, content: bytes) -> None:
         assert self._child is not None
@@ -173,17 +115,17 @@ class SessionProcess:
             if not content:
                 self._on_death()
             for line in self._splitter.feed(content):
-                self._on_line(_LINE.validate_json(line))
+                self._on_line(session_child.decode_line(line))
         except Exception as error:  # noqa: BLE001 -- raised where the agent is awaited; here it would end in a callback
             self.abandon()
             self.on_error(error)
 
     def _on_line(self, line: Line) -> None:
-        change = line.up or line.down
-        if change is not None:
-            self.on_change(change)
-        if line.mark is not None:
-            self._on_mark(line.mark, line.at_ns)
+        said, at_ns = line
+        if isinstance(said, Mark):
+            self._on_mark(said, at_ns)
+        else:
+            self.on_change(said)
 
     def _on_death(self) -> None:
         """Nobody told it to end. What it said last stands until its successor knows better."""
@@ -210,95 +152,3 @@ class SessionProcess:
         for pipe in (child.stdin, child.stdout):
             assert pipe is not None
             pipe.close()
-
-
-# --- the child's side ------------------------------------------------------------------------------------------------------
-class _Outlet:
-    """Says lines without ever waiting for the reader."""
-
-    def __init__(self) -> None:
-        self._lines: deque[bytes] = deque()
-        os.set_blocking(_STDOUT, False)
-
-    def say(self, line: Line) -> None:
-        if line.mark is not None and len(self._lines) >= _LINES_MAX:
-            return
-        self._lines.append(_LINE.dump_json(line, exclude_none=True) + b"\n")
-        if len(self._lines) == 1:
-            self._flush()
-
-    def _flush(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._lines:
-            try:
-                count = os.write(_STDOUT, self._lines[0])
-            except BlockingIOError:
-                loop.add_writer(_STDOUT, self._flush)
-                return
-            except BrokenPipeError:
-                # The agent is gone; its end of the other pipe says so, too.
-                self._lines.clear()
-                break
-            rest = self._lines.popleft()[count:]
-            if rest:
-                self._lines.appendleft(rest)
-        loop.remove_writer(_STDOUT)
-
-
-async def _serve(setup: Setup, splitter: _Splitter) -> None:
-    structlog.contextvars.bind_contextvars(node=setup.node)
-    outlet = _Outlet()
-    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    core = Sessions(setup.node, setup.ends, SystemRandom())
-
-    def on_mark(mark: Mark, at_ns: int) -> None:
-        outlet.say(Line(mark=mark, at_ns=at_ns))
-
-    sessions = UdpSessions(core, setup.wires, on_mark=on_mark, dscp=setup.dscp)
-
-    def on_change(change: SessionUp | SessionDown) -> None:
-        outlet.say(Line(up=change) if isinstance(change, SessionUp) else Line(down=change))
-
-    def on_order() -> None:
-        content = os.read(_STDIN, _READ_MAX)
-        if not content and not ended.done():
-            ended.set_result(None)
-        for line in splitter.feed(content):
-            sessions.retime(_ORDER.validate_json(line).timings)
-
-    def end() -> None:
-        if not ended.done():
-            ended.set_result(None)
-
-    sessions.on_change = on_change
-    sessions.on_error = ended.set_exception
-    loop = asyncio.get_running_loop()
-    # A service manager and a terminal signal the whole group.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end)
-    loop.add_reader(_STDIN, on_order)
-    sessions.start()
-    await ended
-    sessions.stop()
-
-
-def main() -> None:
-    """Run the child."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    splitter = _Splitter()
-    lines: list[bytes] = []
-    while not lines:
-        content = os.read(_STDIN, _READ_MAX)
-        if not content:
-            return
-        lines = splitter.feed(content)
-    setup = _SETUP.validate_json(lines[0])
-    set_up_logs(setup.log_level)
-    if setup.realtime_priority:
-        be_realtime(setup.realtime_priority)
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_serve(setup, splitter))
-
-
-if __name__ == "__main__":
-    main()

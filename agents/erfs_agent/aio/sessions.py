@@ -16,14 +16,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol, assert_never
-
-import structlog
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from erfs.aio.namespaces import inside
 from erfs.ports import Mark, TimerFired
 from erfs.units import MS, SECOND
-from erfs_agent.aio.marks import OnMark
 from erfs_agent.probing import (
     HOP_LIMIT,
     Received,
@@ -36,7 +33,9 @@ from erfs_agent.probing import (
     SessionUp,
 )
 
-_log = structlog.get_logger(__name__)
+if TYPE_CHECKING:
+    # The process of the sessions has no log of its own, and does without what a log needs.
+    from erfs_agent.aio.marks import OnMark
 
 # Linux's numbers; Python's socket module lacks the first.
 _IP_RECVTTL: Final = 12
@@ -120,7 +119,7 @@ class UdpSessions:
         core: Sessions,
         wires: Mapping[str, Wire],
         *,
-        on_mark: OnMark,
+        on_mark: "OnMark",
         dscp: int = 48,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -295,7 +294,8 @@ class UdpSessions:
             return
         if not line.is_told:
             line.is_told = True
-            _log.warning("session_socket_failed", port=line.port, reason=str(error))
+            failed = Mark("session_socket_failed", {"port": line.port, "reason": str(error), "alarm": True})
+            self._on_mark(failed, self._clock_ns())
         # The interface may be gone, or be another one of the same name.
         self._close(line)
         line.reopen_ns = self._clock_ns() + _REOPEN_NS
@@ -346,16 +346,17 @@ def _set_options(found: socket.socket, interface: str | None, dscp: int) -> None
     found.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 6)
 
 
-def be_realtime(priority: int) -> None:
+def be_realtime(priority: int) -> Mark | None:
     """
-    Run this process before all ordinary ones, if the system permits; forked children are ordinary again.
+    Run this process before all ordinary ones; return what to say if the system does not permit it.
 
-    Under load an ordinary process is late by milliseconds, and its neighbours cannot know.
+    Under load an ordinary process is late by milliseconds, and its neighbours cannot know. Forked children are ordinary again.
     """
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
     except OSError as error:
-        _log.info("realtime_refused", priority=priority, reason=str(error))
+        return Mark("realtime_refused", {"priority": priority, "reason": str(error)})
+    return None
 
 
 def nobody_listens(change: SessionUp | SessionDown) -> None:
