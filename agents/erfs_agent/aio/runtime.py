@@ -3,7 +3,7 @@
 Rule 1: no decisions here.
 Rule 2: nothing is awaited between the core's answer and the last of its commands; an event that arises meanwhile waits
 its turn.
-Rule 3: saving state takes a thread and the newest state only; forwarding never waits for a disk.
+Rule 3: saving state takes a thread and the newest state only, when the repair is done; forwarding never waits for a disk.
 Rule 4: an event happened when it came in, whatever was still to be done before it; what the core says first of it carries
 that instant.
 """
@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import assert_never
+from typing import Final, assert_never
 
 import structlog
 
@@ -27,6 +27,9 @@ from erfs_agent.drivers.base import Driver
 from erfs_agent.state import AgentState
 
 _log = structlog.get_logger(__name__)
+
+# A thread that saves takes the interpreter from the one that repairs. What a crash meanwhile loses, the broker retains.
+_SAVE_WAIT_S: Final = 0.1
 
 
 class AgentRuntime:
@@ -219,6 +222,8 @@ class AgentRuntime:
     async def _save_newest(self) -> None:
         while self._is_running or self._unsaved is not None:
             await self._has_unsaved.wait()
+            assert self._ended is not None
+            await asyncio.wait((self._ended,), timeout=_SAVE_WAIT_S)
             self._has_unsaved.clear()
             state, self._unsaved = self._unsaved, None
             if state is not None:
