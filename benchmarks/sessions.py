@@ -24,7 +24,8 @@ from erfs.aio.loop import loop_factory
 from erfs.ids import LinkId, NodeId
 from erfs.messages import PortBinding
 from erfs.units import MS, SECOND
-from erfs_agent.aio.sessions import UdpSessions, Wire, be_realtime
+from erfs_agent.aio.realtime import be_realtime
+from erfs_agent.aio.sessions import UdpSessions, Wire
 from erfs_agent.probing import Send, SessionCommand, SessionDown, SessionEnd, Sessions, SessionTiming, SessionUp
 from erfs_agent.session_packet import SessionState
 

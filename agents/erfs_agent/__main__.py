@@ -30,6 +30,7 @@ from erfs.messages import Member
 from erfs.topics import Topics
 from erfs.units import MS
 from erfs_agent.aio.marks import MarkLog
+from erfs_agent.aio.realtime import be_realtime
 from erfs_agent.aio.runtime import AgentRuntime
 from erfs_agent.aio.session_child import Setup
 from erfs_agent.aio.session_process import SessionProcess
@@ -208,6 +209,9 @@ async def _serve(settings: AgentSettings, addressing: Addressing | None, path: P
             _log.info("agent_started", port_count=len(bindings), has_program=state.program is not None)
             driver.watch(loop)
             _spare_collector()
+            # After the start, which takes long.
+            if settings.realtime_priority and (refused := be_realtime(settings.realtime_priority)) is not None:
+                marks(refused, time.monotonic_ns())
             await runtime.run()
             driver.close()
             if bus.is_connected:

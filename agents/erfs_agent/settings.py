@@ -124,7 +124,7 @@ class SessionSettings(_Section):
     own_process: bool = True
     """False: in the agent's process, whose work can hold them up longer than neighbours wait; for laboratories."""
     realtime_priority: int = Field(default=10, ge=0, le=50)
-    """Of a process of their own, where the system permits; the agent itself stays an ordinary one."""
+    """Of a process of their own, where the system permits; above the agent's."""
 
 
 class DriverSettings(_Section):
@@ -160,6 +160,8 @@ class AgentSettings(DaemonSettings):
     state_file: Path | None = None
     """Without it the agent needs the bus to learn its program again after a restart."""
     protection: bool = True
+    realtime_priority: int = Field(default=5, ge=0, le=50)
+    """SCHED_FIFO, where the system permits, for repairs, not for taking in programs; 0: as an ordinary process."""
     ports: tuple[PortSettings, ...] = Field(min_length=1)
     bus: BusSettings = BusSettings()
     timers: TimerSettings = TimerSettings()

@@ -1,7 +1,6 @@
 """Sessions over real sockets on loopback: they come up, see a lost direction from both ends, and cost no false alarm."""
 
 import asyncio
-import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, closing
@@ -19,7 +18,7 @@ from erfs.topics import Channel, Topics
 from erfs.units import MS
 from erfs_agent.aio import sessions as shell
 from erfs_agent.aio.runtime import AgentRuntime
-from erfs_agent.aio.sessions import UdpSessions, Wire, be_realtime, open_wire
+from erfs_agent.aio.sessions import UdpSessions, Wire, open_wire
 from erfs_agent.core import AgentCore, AgentTimers
 from erfs_agent.drivers.simulated import SimulatedDriver
 from erfs_agent.probing import DownReason, SessionDown, SessionEnd, Sessions, SessionTiming, SessionUp
@@ -228,15 +227,6 @@ def test_a_group_of_receivers_is_sent_to_by_interface_and_class_of_service() -> 
 def test_an_interface_that_is_not_there_is_an_error() -> None:
     with pytest.raises(OSError, match="No such device"):
         open_wire(Wire(("::", 0), ("ff02::1", 49784), "nowhere0"), dscp=48)
-
-
-def test_real_time_is_had_or_refused_without_harm() -> None:
-    before = os.sched_getscheduler(0)
-    try:
-        be_realtime(10)
-        assert os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK in (before, os.SCHED_FIFO)
-    finally:
-        os.sched_setscheduler(0, before, os.sched_param(0))
 
 
 class Plane:

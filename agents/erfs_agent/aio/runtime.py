@@ -20,6 +20,7 @@ from erfs.aio import edge
 from erfs.ports import Bus, BusConnected, BusLost, Incoming, Mark, Publish, Subscribe, TimerFired
 from erfs.topics import Topics
 from erfs_agent.aio.marks import OnMark, log_mark
+from erfs_agent.aio.realtime import ordinary
 from erfs_agent.aio.sessions import PortSessions
 from erfs_agent.aio.store import Store
 from erfs_agent.core import AgentCommand, AgentCore, AgentEvent, AgentTimers, Persist, PortChanged, WriteRoutes
@@ -28,6 +29,8 @@ from erfs_agent.state import AgentState
 
 _log = structlog.get_logger(__name__)
 
+# A program of some size takes longer than others on this machine should have to wait; facts have some hundred bytes.
+_LONG_WORK_BYTES: Final = 8_192
 # A thread that saves takes the interpreter from the one that repairs. What a crash meanwhile loses, the broker retains.
 _SAVE_WAIT_S: Final = 0.1
 
@@ -149,6 +152,13 @@ class AgentRuntime:
 
     # --- events ----------------------------------------------------------------------------------------------------------
     def _on_message(self, incoming: Incoming) -> None:
+        if len(incoming.payload) < _LONG_WORK_BYTES:
+            self._receive(incoming)
+        else:
+            with ordinary():
+                self._receive(incoming)
+
+    def _receive(self, incoming: Incoming) -> None:
         delivered = edge.receive(self._topics, incoming, self.tally)
         if delivered is not None:
             self._take(delivered)

@@ -20,7 +20,8 @@ from typing import Any, Final, NamedTuple
 from erfs.aio.loop import loop_factory
 from erfs.ids import LinkId, NodeId
 from erfs.ports import Mark
-from erfs_agent.aio.sessions import UdpSessions, Wire, be_realtime
+from erfs_agent.aio.realtime import be_realtime
+from erfs_agent.aio.sessions import UdpSessions, Wire
 from erfs_agent.probing import DownReason, SessionDown, SessionEnd, Sessions, SessionTiming, SessionUp
 
 _STDIN, _STDOUT = 0, 1

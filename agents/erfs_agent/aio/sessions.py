@@ -7,7 +7,6 @@ Rule 3: nothing is allocated, awaited or logged for a packet that says nothing n
 
 import asyncio
 import errno
-import os
 import select
 import socket
 import struct
@@ -344,19 +343,6 @@ def _set_options(found: socket.socket, interface: str | None, dscp: int) -> None
         found.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
     # After the class of service, which sets it too. 6 is what the kernel gives without privilege.
     found.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 6)
-
-
-def be_realtime(priority: int) -> Mark | None:
-    """
-    Run this process before all ordinary ones; return what to say if the system does not permit it.
-
-    Under load an ordinary process is late by milliseconds, and its neighbours cannot know. Forked children are ordinary again.
-    """
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
-    except OSError as error:
-        return Mark("realtime_refused", {"priority": priority, "reason": str(error)})
-    return None
 
 
 def nobody_listens(change: SessionUp | SessionDown) -> None:
