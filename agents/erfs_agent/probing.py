@@ -288,6 +288,7 @@ class _Session:
         "rx_used_ns",
         "send",
         "send_ns",
+        "sent_ns",
         "state",
         "stranger",
         "timing",
@@ -325,6 +326,7 @@ class _Session:
         # Instants.
         self.send: Send | None = None
         self.send_ns: int | None = None
+        self.sent_ns = 0
         self.heard_ns = 0
         self.detection_ns = 0
         self.judge_ns: int | None = None
@@ -415,6 +417,11 @@ class Sessions:
 
     def next_wakeup_ns(self) -> int | None:
         """Return when `TimerFired` is wanted next, None if never."""
+        if not self.is_polled:
+            self._skip_what_is_settled()
+        return self._due_ns()
+
+    def _due_ns(self) -> int | None:
         if self.is_polled:
             return self._woken_ns + QUANTUM_NS
         tops = [heap[0][0] for heap in (self._sends, self._judgements) if heap]
@@ -601,6 +608,7 @@ class Sessions:
         send = session.send
         if send is None:
             send = session.send = Send(session.binding.port, self._payload(session))
+        session.sent_ns = now_ns
         interval_ns = session.tx_interval_ns
         if interval_ns:
             self._send_at(session, now_ns + self._jittered(interval_ns))
@@ -627,17 +635,36 @@ class Sessions:
         session.send_ns = at_ns
         heapq.heappush(self._sends, (at_ns, session.index))
 
+    def _send_along(self, now_ns: int) -> list[SessionCommand]:
+        """
+        Return the packets that may be sent now since some are being sent: as early as the jitter could have had them.
+
+        Before long the sessions of a node that send equally often share their wakings, whose jitter is then the jitter of all; those
+        of several nodes still do not fall into step.
+        """
+        commands: list[SessionCommand] = []
+        for session in self._sessions:
+            interval_ns = session.tx_interval_ns
+            if session.send_ns is not None and session.sent_ns + interval_ns - (interval_ns >> 2) <= now_ns:
+                commands.append(self._transmit(session, now_ns))
+        return commands
+
     # --- time ------------------------------------------------------------------------------------------------------------
     def _on_timer(self, now_ns: int) -> list[SessionCommand]:
-        wanted_ns = self.next_wakeup_ns()
+        # Not what would be wanted now: what was heard since may have put off the judgement that this waking was for.
+        wanted_ns = self._due_ns()
         commands = self._note_lateness(now_ns - wanted_ns, now_ns) if wanted_ns is not None else []
         self._woken_ns = now_ns
         sends, sessions, horizon_ns = self._sends, self._sessions, now_ns + QUANTUM_NS
+        is_sending = False
         while sends and sends[0][0] <= horizon_ns:
             at_ns, index = heapq.heappop(sends)
             session = sessions[index]
             if at_ns == session.send_ns:
+                is_sending = True
                 commands.append(self._transmit(session, now_ns))
+        if is_sending and not self.is_polled:
+            commands += self._send_along(now_ns)
         judgements = self._judgements
         while judgements and judgements[0][0] <= now_ns:
             at_ns, index = heapq.heappop(judgements)
@@ -668,6 +695,23 @@ class Sessions:
             "abstained": self.tally.abstained,
         }
         return [Mark("own_lateness_noticed", fields)]
+
+    def _skip_what_is_settled(self) -> None:
+        """Nobody need wake up to find that a packet has been sent along, or that a session was heard before its judgement."""
+        sends, judgements = self._sends, self._judgements
+        while sends and sends[0][0] != self._sessions[sends[0][1]].send_ns:
+            heapq.heappop(sends)
+        while judgements:
+            at_ns, index = judgements[0]
+            session = self._sessions[index]
+            deadline_ns = session.heard_ns + session.detection_ns
+            if at_ns != session.judge_ns:
+                heapq.heappop(judgements)
+            elif session.state is _UP and deadline_ns > at_ns:
+                session.judge_ns = deadline_ns
+                heapq.heapreplace(judgements, (deadline_ns, index))
+            else:
+                return
 
     def _judge(self, session: _Session, now_ns: int) -> list[SessionCommand]:
         """The time has come at which *session*'s neighbour should have been heard."""

@@ -731,21 +731,53 @@ def test_random_loss_of_one_in_a_hundred_is_no_failure_and_of_nine_in_ten_is() -
     assert pair.downs()
 
 
-def test_many_ends_are_polled_and_few_are_not() -> None:
-    def started(count: int) -> Sessions:
-        ends = [
-            PortBinding(port=f"e{n}", link=LinkId(f"leaf1:e{n}|s{n}:e1"), far_end=NodeId(f"s{n}")) for n in range(count)
-        ]
-        core = Sessions(LEAF, [SessionEnd(end) for end in ends], Random(1))
-        core.start(0)
-        for end in ends:
-            theirs, mine = discriminator(end.link, end.far_end), discriminator(end.link, LEAF)
-            heard = packet(INIT, my_discriminator=theirs, your_discriminator=mine)
-            core.handle(Received(end.port, encode(heard), HOP_LIMIT), 0)
-        return core
+def star(count: int) -> list[PortBinding]:
+    """A leaf's ends towards as many spines."""
+    return [
+        PortBinding(port=f"e{n}", link=LinkId(f"leaf1:e{n}|s{n}:e1"), far_end=NodeId(f"s{n}")) for n in range(count)
+    ]
 
+
+def from_far_end(end: PortBinding, state: SessionState, **changes: Any) -> Received:
+    theirs, mine = discriminator(end.link, end.far_end), discriminator(end.link, LEAF)
+    heard = packet(state, my_discriminator=theirs, your_discriminator=mine, **changes)
+    return Received(end.port, encode(heard), HOP_LIMIT)
+
+
+def started(count: int) -> Sessions:
+    core = Sessions(LEAF, [SessionEnd(end) for end in star(count)], Random(1))
+    core.start(0)
+    for end in star(count):
+        core.handle(from_far_end(end, INIT), 0)
+    return core
+
+
+def test_many_ends_are_polled_and_few_are_not() -> None:
     assert (started(4).is_polled, started(5).is_polled) == (False, True)
     assert started(5).next_wakeup_ns() == QUANTUM_NS
+
+
+def test_a_few_sessions_that_work_cost_one_waking_an_interval() -> None:
+    """They are sent together, each as early or late as its jitter allows, and no waking finds out that all is well."""
+    core, ends = started(4), star(4)
+    for end in ends:
+        core.handle(from_far_end(end, UP, is_final=True), 0)
+    sent_at: dict[str, list[int]] = {end.port: [] for end in ends}
+    wakings = 0
+    while (at_ns := core.next_wakeup_ns()) is not None and at_ns < 10 * SECOND:
+        for end in ends:
+            core.handle(from_far_end(end, UP), at_ns)
+        wakings += 1
+        for command in core.handle(TimerFired(), at_ns):
+            assert isinstance(command, Send)
+            sent_at[command.port].append(at_ns)
+
+    # The first of four jitters between 7.5 and 10 ms, and some at the beginning.
+    assert wakings < 10_000 / 7.5 + 30
+    for instants in sent_at.values():
+        gaps = [after - before for before, after in pairwise(instants)]
+        assert min(gaps) >= 7.5 * MS - QUANTUM_NS
+        assert max(gaps) <= 10 * MS
 
 
 def test_a_wire_that_repeats_every_packet_is_not_flooded() -> None:

@@ -180,7 +180,8 @@ class UdpSessions:
         self._carry_out(self.core.handle(_TIMER_FIRED, self._clock_ns()))
 
     def _on_readable(self) -> None:
-        self._guarded(self._read)
+        # Once round: if there is more, the loop says so again, and mostly there is not.
+        self._guarded(lambda: self._read(1))
 
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
@@ -219,9 +220,9 @@ class UdpSessions:
                 loop.remove_reader(self._epoll.fileno())
 
     # --- packets ---------------------------------------------------------------------------------------------------------
-    def _read(self) -> None:
-        """Hand over all that has arrived, oldest first on each port."""
-        for _ in range(_ROUNDS_MAX):
+    def _read(self, rounds: int = _ROUNDS_MAX) -> None:
+        """Hand over all that has arrived, oldest first on each port, at most *rounds* packets of each."""
+        for _ in range(rounds):
             if self._epoll is None or not (ready := self._epoll.poll(0)):
                 return
             for descriptor, _events in ready:
