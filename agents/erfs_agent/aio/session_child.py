@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from random import SystemRandom
+from random import Random, SystemRandom
 from typing import Any, Final, NamedTuple
 
 from erfs.aio.loop import loop_factory
@@ -171,7 +171,8 @@ class _Outlet:
 async def _serve(setup: Setup, splitter: Splitter) -> None:
     outlet = _Outlet()
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    core = Sessions(setup.node, setup.ends, SystemRandom())
+    # A system call for each jitter would be one for each packet; it is no secret.
+    core = Sessions(setup.node, setup.ends, Random(SystemRandom().getrandbits(64)))
 
     def on_mark(mark: Mark, at_ns: int) -> None:
         outlet.say(Line(mark, at_ns))
