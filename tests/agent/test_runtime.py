@@ -1,8 +1,8 @@
 """The shell around the core: events in, commands out, over the bus port and the driver port."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from random import Random
 
@@ -29,6 +29,7 @@ from erfs.messages import (
 from erfs.ports import Incoming, Mark, Priority
 from erfs.topics import Address, Channel, Topics
 from erfs.units import MS
+from erfs_agent.aio import runtime
 from erfs_agent.aio.runtime import AgentRuntime
 from erfs_agent.aio.store import MemoryStore, Store
 from erfs_agent.core import AgentCore, AgentTimers, RoutesWritten, WriteRoutes
@@ -275,6 +276,31 @@ async def test_what_is_said_first_of_an_event_carries_the_instant_it_came_in() -
 
     # 1,003: the answer of the data plane.
     assert made == [("port_down_detected", 1_001), ("change_requested", 1_002), ("change_acknowledged", 1_003)]
+
+
+async def test_a_large_program_is_taken_in_as_an_ordinary_process_and_a_fact_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever repairs at once may keep others from their cores, but not for as long as a program takes."""
+    taken_in_leisure: list[str] = []
+
+    async with bench() as here:
+
+        @contextmanager
+        def note() -> Iterator[None]:
+            yield
+            taken_in_leisure.extend(mark.event for mark in here.marks if mark.event == "program_installed")
+
+        monkeypatch.setattr(runtime, "ordinary", note)
+        here.say(Address(Channel.PROGRAM, LEAF), PROGRAM)
+        await here.until(here.acks)
+        assert taken_in_leisure == []
+
+        routes = tuple(Route(destination=DestinationId(f"@leaf{n}"), group=0) for n in range(400))
+        large = sealed(PROGRAM.model_copy(update={"generation": 2, "routes": routes}))
+        here.say(Address(Channel.PROGRAM, LEAF), large)
+        await here.until(lambda: len(here.acks()) == 2)
+        assert taken_in_leisure == ["program_installed"] * 2
 
 
 class FullDisk:

@@ -172,7 +172,7 @@ async def _serve(setup: Setup, splitter: Splitter) -> None:
     outlet = _Outlet()
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     # A system call for each jitter would be one for each packet; it is no secret.
-    core = Sessions(setup.node, setup.ends, Random(SystemRandom().getrandbits(64)))
+    core = Sessions(setup.node, setup.ends, Random(SystemRandom().getrandbits(64)))  # noqa: S311
 
     def on_mark(mark: Mark, at_ns: int) -> None:
         outlet.say(Line(mark, at_ns))
