@@ -396,6 +396,20 @@ def test_an_observer_that_was_late_listens_for_an_interval_before_it_judges() ->
     assert (core.tally.abstained, core.tally.late_count) == (1, 1)
 
 
+def test_lateness_counts_from_the_waking_that_was_wanted_whatever_was_read_before_it() -> None:
+    """What was heard puts a judgement off, not the instant at which this process should have run."""
+    core = up_at_leaf()
+    # Nothing is to be sent for long, so the judgement at 35 ms is what the timer is for.
+    core.handle(from_spine(UP, required_rx_us=1_000_000), 5 * MS)
+    run_timer(core, 30 * MS)
+    assert core.next_wakeup_ns() == 35 * MS
+
+    core.handle(from_spine(UP, required_rx_us=1_000_000), 55 * MS)
+    core.handle(TimerFired(), 55 * MS)
+
+    assert core.tally.lateness_max_ns == 20 * MS
+
+
 def test_silence_after_lateness_is_a_failure_after_all() -> None:
     core = up_at_leaf()
     core.handle(TimerFired(), 200 * MS)

@@ -144,6 +144,22 @@ async def test_an_urgent_message_is_written_before_publish_returns(real_bench: B
     await real_bench.until(connection.idle.is_set)
 
 
+async def test_an_urgent_answer_given_while_a_message_is_read_waits_for_the_reading_to_end(real_bench: Bench) -> None:
+    """The MQTT client would wait for itself for ever: an echo before it in the queue tells when it is written."""
+    client = await real_bench.client("client", "fact/#")
+    connection = client.bus._connections[0]
+
+    def answer(incoming: Any) -> None:
+        client._on_message(incoming)
+        if len(client.got) == 1:
+            connection._paho.publish(connection._echo_topic, b"0", qos=0)
+            client.say("fact/b", b"answer", priority=Priority.URGENT)
+
+    client.bus.on_message = answer
+    client.say("fact/a", b"question")
+    await real_bench.until(lambda: client.heard() == [b"question", b"answer"])
+
+
 async def test_a_broker_that_acknowledges_nothing_is_given_up(silent_broker: Any, bench_of: Any) -> None:
     """It echoes, so only the missing acknowledgement tells."""
     bench = bench_of(silent_broker)
