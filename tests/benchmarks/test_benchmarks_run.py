@@ -86,6 +86,19 @@ def test_a_sweep_is_timed_from_the_first_engine_to_the_tables(tmp_path: Path) ->
     assert sweep == Sweep("minhop", pytest.approx(0.2), pytest.approx(0.5))
 
 
+def test_every_agent_acknowledges_every_fact_and_none_before_it_was_said() -> None:
+    done = run(
+        "fact_fanout.py", "--agents", "5", "--brokers", "embedded", "--rounds", "3", "--per-process", "3", "--json"
+    )
+
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)
+    assert (result["broker"], result["agents"], result["processes"]) == ("embedded", 5, 2)
+    rounds = list(zip(result["first_s"], result["median_s"], result["last_s"], strict=True))
+    assert len(rounds) == 3
+    assert all(0 < first <= median <= last for first, median, last in rounds)
+
+
 @pytest.mark.parametrize("k", [4, 6])
 def test_what_is_armed_is_counted_alike_from_programs_and_from_arrays(k: int) -> None:
     fabric = generate("fat-tree", {"k": k})
