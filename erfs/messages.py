@@ -24,6 +24,10 @@ class _Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
 class _Message(_Value):
     v: Literal[1] = VERSION
     sender: NodeId
@@ -243,6 +247,17 @@ class Armed(_Value):
         )
 
 
+class Backup(_Value):
+    """
+    What serves *destinations* while the data plane has nothing else for them: all of *ports*, equally.
+
+    It is in the data plane beforehand, beside the routes and behind them, so nobody has to do anything for it to act.
+    """
+
+    ports: tuple[str, ...]
+    destinations: tuple[DestinationId, ...]
+
+
 class FactRef(_Value):
     """A down fact that a program has already taken into account."""
 
@@ -264,11 +279,16 @@ class Program(_Message):
     groups: tuple[Group, ...]
     routes: tuple[Route, ...]
     armed: Armed = Field(default_factory=Armed)
+    backups: tuple[Backup, ...] | None = Field(default=None, exclude_if=_is_none)
+    """
+    None where policy permits no valley, and then not on the wire. A node with a list, be it empty, sends nothing back by the port it came by
+    as long as there is another next hop: its neighbours' backups rely on that.
+    """
 
     @property
     def content(self) -> tuple[object, ...]:
         """What the digest is of."""
-        return self.node, self.computed_from, self.ports, self.groups, self.routes, self.armed
+        return self.node, self.computed_from, self.ports, self.groups, self.routes, self.armed, self.backups
 
     @cached_property
     def content_and_digest(self) -> tuple[tuple[object, ...], str]:
@@ -336,7 +356,8 @@ def program_digest(content: dict[str, Any]) -> str:
     Return the digest of a program's content: 16 hex digits of SHA-256 over canonical JSON.
 
     Args:
-        content: The program's fields ``node``, ``computed_from``, ``ports``, ``groups``, ``routes``, ``armed`` as plain JSON values.
+        content: The program's fields ``node``, ``computed_from``, ``ports``, ``groups``, ``routes``, ``armed`` as plain JSON values, and
+            ``backups`` unless it is None.
     """
     return canonical_digest(json.dumps(content, **CANONICAL))
 
@@ -349,7 +370,7 @@ def canonical_digest(canonical: str) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-_CONTENT_FIELDS: Final = {"node", "computed_from", "ports", "groups", "routes", "armed"}
+_CONTENT_FIELDS: Final = {"node", "computed_from", "ports", "groups", "routes", "armed", "backups"}
 
 
 def sealed(program: Program) -> Program:

@@ -442,6 +442,7 @@ class AgentCore:
         if content_digest(program) != program.digest:
             return f"digest {program.digest} does not match the content", True
         used = {member.port for group in program.groups for member in group.members}
+        used.update(port for backup in program.backups or () for port in backup.ports)
         unknown = sorted(used - self._ports.keys())
         if unknown:
             return f"uses ports this node does not have: {', '.join(unknown)}", True
@@ -514,7 +515,7 @@ class AgentCore:
     def _request(self, wanted: Forwarding, ports_down: Iterable[str]) -> list[AgentCommand]:
         assert self._program is not None
         failures = tuple(sorted({*wanted.active, *(self._ports[port].binding.link for port in ports_down)}))
-        write = self._writes.request(wanted.routes, failures, _installed_by(self._program.program))
+        write = self._writes.request(wanted.routes, failures, _installed_by(self._program.program), wanted.backups)
         if write is None:
             return []
         if self._installing is not None:

@@ -24,6 +24,19 @@ FailureKey = tuple[FailureKind, str]
 NOWHERE: Final[tuple[Member, ...]] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Backups:
+    """What the data plane is to hold behind the routes, all of it, so that it acts without the agent."""
+
+    routes: dict[DestinationId, tuple[Member, ...]] = field(default_factory=dict)
+    """What serves each destination while its group is empty or gone; never an empty group."""
+    no_return: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By port: the ports to its far end, by which nothing leaves that came by it, as long as its destination has another live member."""
+
+
+NO_BACKUPS: Final = Backups()
+
+
 class KnownFact(NamedTuple):
     """The newest word of one reporter about one link."""
 
@@ -113,6 +126,7 @@ class Forwarding:
     """Destinations an upstream node should reach another way."""
     active: tuple[str, ...] = ()
     """The failures whose entries apply, sorted."""
+    backups: Backups = NO_BACKUPS
 
 
 class CompiledProgram:
@@ -153,7 +167,23 @@ class CompiledProgram:
         """The forwarding while nothing is down; a group may be empty from the start."""
         empty = frozenset(destination for destination, members in self.plain.items() if not members)
         cannot_reach = frozenset(destination for destination in empty if self.routes[destination].has_detour)
-        return Forwarding(self.plain, last_resort=empty, cannot_reach=cannot_reach)
+        return Forwarding(self.plain, last_resort=empty, cannot_reach=cannot_reach, backups=self.backups)
+
+    @cached_property
+    def backups(self) -> Backups:
+        """The program's backups as they are; a route that is to drop has none."""
+        if self.program.backups is None:
+            return NO_BACKUPS
+        plain = self.plain
+        found: dict[DestinationId, tuple[Member, ...]] = {}
+        for backup in self.program.backups:
+            members = tuple(Member(port=port) for port in backup.ports)
+            found.update((name, members) for name in backup.destinations if members and plain.get(name))
+        through = self.transit_far_ends
+        bindings = [binding for binding in self.program.ports if binding.far_end in through]
+        return Backups(
+            dict(sorted(found.items())), {binding.port: self.ports_to[binding.far_end] for binding in bindings}
+        )
 
     @cached_property
     def below(self) -> dict[DestinationId, tuple[DestinationId, ...]]:
@@ -242,6 +272,8 @@ class CompiledProgram:
         ports = {member.port for group in groups for member in self.members_of_group[group]}
         for step in self.program.armed.steps:
             ports.update(member.port for member in step.add)
+        for backup in self.program.backups or ():
+            ports.update(backup.ports)
         return frozenset(binding.far_end for binding in self.program.ports if binding.port in ports)
 
     @cached_property
@@ -314,7 +346,8 @@ def forwarding(
         For each destination its group's members minus those over a port that is down, minus those over a link that its
         far end lost (a cable broken in one direction), minus the drops of entries that apply, minus members whose far
         end cannot reach it, plus the adds of the one entry that adds. If nothing is left: the group's members whose
-        own port is up, flagged; if there are none, an empty group.
+        own port is up, flagged; if there are none, an empty group. The backups are the program's, minus ports that are
+        not to be used for a destination: what a neighbour cannot reach either does not circle between it and this node.
 
     Cost: O(routes) while nothing is down; O(routes + destinations of the entries that apply) otherwise.
     Source: design.md section 2; `cannot_reach` compares to RIFT negative disaggregation, RFC 9692.
@@ -514,7 +547,33 @@ def _resolve(
         last_resort=frozenset(last_resort),
         cannot_reach=frozenset(cannot_reach),
         active=tuple(sorted(name for _, name in effects.active)),
+        backups=_backups(compiled, effects, routes.keys() - own.keys()),
     )
+
+
+def _backups(compiled: CompiledProgram, effects: Effects, exceptions: Iterable[DestinationId]) -> Backups:
+    """Return what is left of the program's backups; *exceptions* are the routes besides the program's own."""
+    plain = compiled.backups
+    if not plain.routes:
+        return plain
+    unusable = effects.ports_down | effects.refused_for_all
+    bases = {destination: destination for destination in plain.routes}
+    for destination in exceptions:
+        base = compiled.base(destination)
+        if base is not None and base.destination in plain.routes:
+            bases[destination] = base.destination
+    worked_out: dict[tuple[int, frozenset[str]], tuple[Member, ...]] = {}
+    found: dict[DestinationId, tuple[Member, ...]] = {}
+    for destination, base_name in bases.items():
+        members = plain.routes[base_name]
+        refused = unusable.union(*(effects.refused.get(name, ()) for name in lookup_order(destination)))
+        key = (id(members), refused)
+        if key not in worked_out:
+            left = tuple(member for member in members if member.port not in refused)
+            worked_out[key] = members if len(left) == len(members) else left
+        if worked_out[key]:
+            found[destination] = worked_out[key]
+    return Backups(dict(sorted(found.items())), plain.no_return)
 
 
 def _inherited(routes: Mapping[DestinationId, tuple[Member, ...]], destination: DestinationId) -> tuple[Member, ...]:

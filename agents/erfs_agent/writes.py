@@ -1,6 +1,7 @@
 """What was asked of the data plane, what it confirmed, and what must be asked again?
 
-Rule 1: a request is the difference to what was last requested, so nothing that is right already is touched.
+Rule 1: a request is the difference to what was last requested, so nothing that is right already is touched; backups, which change seldom, are
+said whole.
 Rule 2: what the data plane refused is asked again with the next request of any cause, and counts as unknown until then.
 """
 
@@ -12,6 +13,7 @@ from erfs.errors import Bug
 from erfs.ids import DestinationId
 from erfs.messages import Installed, Member
 from erfs.units import MS, SECOND
+from erfs_agent.forwarding import NO_BACKUPS, Backups
 
 Routes = Mapping[DestinationId, tuple[Member, ...]]
 
@@ -28,6 +30,8 @@ class WriteRoutes:
     change: int
     routes: dict[DestinationId, tuple[Member, ...]]
     removed: tuple[DestinationId, ...]
+    backups: Backups | None = None
+    """All of them, in place of those before; None: as they are. None to begin with: whatever the data plane has is then left over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class Request:
     destinations: frozenset[DestinationId]
     failures: tuple[str, ...]
     program: Installed
+    has_backups: bool = False
 
 
 class Writes:
@@ -61,26 +66,33 @@ class Writes:
         """The last one requested."""
         self.retry_at_ns: int | None = None
         self._requested: Routes = dict(installed)
+        self._backups: Backups | None = NO_BACKUPS
+        """What was last requested, None if that was refused."""
         self._in_flight: dict[int, Request] = {}
         self._unwritten: frozenset[DestinationId] = frozenset()
         self._retry_count = 0
 
-    def request(self, wanted: Routes, failures: tuple[str, ...], program: Installed) -> WriteRoutes | None:
-        """Return what to write so that the data plane holds *wanted*, None if it was asked for that already."""
+    def request(
+        self, wanted: Routes, failures: tuple[str, ...], program: Installed, backups: Backups = NO_BACKUPS
+    ) -> WriteRoutes | None:
+        """Return what to write so that the data plane holds *wanted* and *backups*, None if it was asked for that already."""
         routes, removed = _difference(self._requested, wanted, self._unwritten)
         self._requested = wanted
-        if not routes and not removed:
+        news = None if backups == self._backups else backups
+        self._backups = backups
+        if not routes and not removed and news is None:
             return None
         self.change += 1
         self._unwritten = frozenset()
         self.retry_at_ns = None
-        self._in_flight[self.change] = Request(frozenset(routes) | frozenset(removed), failures, program)
-        return WriteRoutes(self.change, routes, removed)
+        destinations = frozenset(routes) | frozenset(removed)
+        self._in_flight[self.change] = Request(destinations, failures, program, has_backups=news is not None)
+        return WriteRoutes(self.change, routes, removed, news)
 
     def confirmed(self, change: int) -> Request:
         """Take note that *change* was written; return what it was."""
         request = self._answered(change)
-        if not self._unwritten:
+        if not self._unwritten and self._backups is not None:
             self._retry_count = 0
         return request
 
@@ -88,6 +100,8 @@ class Writes:
         """Take note that *change* was not written; return what it was, and whether it will be tried again by itself."""
         request = self._answered(change)
         self._unwritten |= request.destinations
+        if request.has_backups:
+            self._backups = None
         if self._retry_count == RETRY_COUNT_MAX:
             self._retry_count = 0
             return request, False
@@ -97,7 +111,9 @@ class Writes:
 
     def is_confirmed(self, change: int) -> bool:
         """Return whether everything up to *change* is in the data plane."""
-        return not self._unwritten and all(pending > change for pending in self._in_flight)
+        return (
+            not self._unwritten and self._backups is not None and all(pending > change for pending in self._in_flight)
+        )
 
     def _answered(self, change: int) -> Request:
         request = self._in_flight.pop(change, None)

@@ -99,7 +99,7 @@ def is_same_work(one: Program, other: Program) -> bool:
     if one.digest == other.digest:
         return True
     return one.computed_from != other.computed_from and all(
-        getattr(one, name) == getattr(other, name) for name in ("node", "routes", "groups", "ports", "armed")
+        getattr(one, name) == getattr(other, name) for name in ("node", "routes", "groups", "ports", "armed", "backups")
     )
 
 

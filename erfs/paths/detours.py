@@ -25,7 +25,6 @@ class Detours:
         self._hops = hops
         mesh = hops.mesh
         self._has_choice = np.zeros_like(hops.attached)
-        """Nodes x destinations: who sends to several neighbours; parallel link-ends count once."""
         self._avoidable = np.zeros_like(hops.attached)
         senders = np.flatnonzero(np.diff(mesh.source_start))
         self._has_choice[senders] = self._several(senders)
@@ -35,6 +34,11 @@ class Detours:
     def words(self) -> Words:
         """Nodes x destinations: who is avoidable; never a destination's only attachment. Cost: O(nodes x destinations / 64)."""
         return self._avoidable & ~self.only_attachments
+
+    @property
+    def has_choice(self) -> Words:
+        """Nodes x destinations: who sends to several neighbours; parallel link-ends count once. Not to be changed."""
+        return self._has_choice
 
     @property
     def only_attachments(self) -> Words:

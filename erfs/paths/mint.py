@@ -13,6 +13,7 @@ from erfs.ids import DestinationId, LinkId, NodeId, SrlgId
 from erfs.messages import (
     CANONICAL,
     Armed,
+    Backup,
     ChangeRef,
     FactRef,
     Group,
@@ -22,6 +23,7 @@ from erfs.messages import (
     SharedRisk,
     Step,
 )
+from erfs.paths.ways import Way
 
 
 class Refs(NamedTuple):
@@ -100,6 +102,19 @@ class Mint:
         members = [self.members(*part) for part in parts]
         texts = [f'{{"id":{number},"members":{text}}}' for number, (_, text) in enumerate(members)]
         return tuple([Group(id=number, members=group) for number, (group, _) in enumerate(members)]), _list(texts)
+
+    def backups(self, ways: Iterable[Way]) -> tuple[tuple[Backup, ...], str]:
+        """Return the backups of *ways*, each set of ports once, in the order of first use; the JSON is that of the program's field with its name."""
+        of_ports: dict[tuple[str, ...], list[DestinationId]] = {}
+        for way in ways:
+            if way.backup:
+                of_ports.setdefault(way.backup, []).append(way.destination)
+        made = [Backup(ports=ports, destinations=tuple(names)) for ports, names in of_ports.items()]
+        texts = [
+            f'{{"destinations":{self.list_of(backup.destinations)},"ports":{self.list_of(backup.ports)}}}'
+            for backup in made
+        ]
+        return tuple(made), f',"backups":{_list(texts)}'
 
     def step(self, drop: tuple[str, ...], add: tuple[str, ...]) -> tuple[Step, str]:
         """Return the step that drops and adds these ports."""

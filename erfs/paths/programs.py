@@ -11,6 +11,7 @@ import numpy as np
 
 from erfs.ids import LinkId, NodeId
 from erfs.messages import CONTROLLER, Armed, FactRef, Program, Route, canonical_digest
+from erfs.paths.backups import has_backups
 from erfs.paths.entries import Armourer
 from erfs.paths.mint import Mint, Outfit
 from erfs.paths.protection import Armory, Unprotected, arm, nothing_armed
@@ -49,7 +50,7 @@ def compute(
         facts: Down facts taken into account. A program lists those that could change what its node does: about its own links, or by
             an end of a link that testifies to an entry it is armed with. So a failure elsewhere leaves a program's digest alone.
         costs: Of trunks that are to be avoided, more than the usual 1.
-        is_protecting: Whether to arm the programs for single failures.
+        is_protecting: Whether to arm the programs for single failures, and to give them backups where policy permits.
         shared: How traffic was shared before, as the last result says. None: equally, as for whoever starts; the weights may then
             differ from those of a predecessor, within the tolerance.
 
@@ -67,11 +68,12 @@ def compute(
         memory = None
     known = {} if memory is None else dict(memory.nodes)
     stale = frozenset(topology.bindings) if memory is None else _stale(memory, situation, armory)
+    is_backed = is_protecting and has_backups(situation)
     mint = Mint()
     numbers = sorted({number for node in stale for number in situation.mesh_nodes(node)})
     armourer = Armourer(situation, armory, np.array(numbers, dtype=np.int64), mint)
     for node in stale:
-        known[node] = _made(situation, node, armourer, known.get(node))
+        known[node] = _made(situation, node, armourer, known.get(node), is_backed=is_backed)
     programs: dict[NodeId, Program] = {}
     facts_at = _facts_at(topology, facts)
     # A fact about an unusable link testifies to nothing any more: no entry is armed for that link, and no switch's entry counts it.
@@ -80,7 +82,9 @@ def compute(
         made = known[node]
         computed_from = _concerning(facts_at.get(node, []), loose, topology, made.outfit.value)
         if made.program is None or made.program.computed_from != computed_from:
-            made = known[node] = replace(made, program=_program(topology, node, made, computed_from, mint))
+            is_backed_node = is_backed and node in topology.switch_index
+            program = _program(topology, node, made, computed_from, mint, is_backed=is_backed_node)
+            made = known[node] = replace(made, program=program)
         assert made.program is not None
         programs[node] = made.program
     topology.memory = _Memory(situation, armory, known, is_protecting)
@@ -114,6 +118,9 @@ def _stale(memory: _Memory, situation: Situation, armory: Armory) -> frozenset[N
     numbers = [touched.nodes, situation.detours_touched, situation.sharing.differing(memory.situation.sharing)]
     if armory.changed is not None:
         numbers.append(armory.changed.nodes)
+    if has_backups(situation):
+        # What a node sends elsewhere decides what its neighbours may send back to it.
+        numbers.append(situation.mesh.target[situation.mesh.outgoing(touched.nodes)[0]])
     found = {node for number in np.unique(np.concatenate(numbers)).tolist() for node in situation.nodes_at(number)}
     links = [
         topology.fabric.links[link]
@@ -133,21 +140,23 @@ def _stale(memory: _Memory, situation: Situation, armory: Armory) -> frozenset[N
     return frozenset(found & topology.bindings.keys())
 
 
-def _made(situation: Situation, node: NodeId, armourer: Armourer, known: _Known | None) -> _Known:
+def _made(situation: Situation, node: NodeId, armourer: Armourer, known: _Known | None, *, is_backed: bool) -> _Known:
     """Return what the program of *node* is made of now: *known*, if that is the same."""
     switch = situation.topology.switch_index.get(node)
     if switch is None:
         ways = sorted(endpoint_ways(situation, node))
         outfit = armourer.of_endpoint(node)
     else:
-        ways = sorted([*transit_ways(situation, switch), *delivery_ways(situation, switch)])
+        ways = sorted([*transit_ways(situation, switch, has_backups=is_backed), *delivery_ways(situation, switch)])
         outfit = armourer.of_switch(switch)
     is_same = known is not None and known.outfit.text == outfit.text and known.ways == ways
     return known if known is not None and is_same else _Known(outfit, ways)
 
 
 # --- messages ----------------------------------------------------------------------------------------------------------
-def _program(topology: Topology, node: NodeId, made: _Known, computed_from: tuple[FactRef, ...], mint: Mint) -> Program:
+def _program(
+    topology: Topology, node: NodeId, made: _Known, computed_from: tuple[FactRef, ...], mint: Mint, *, is_backed: bool
+) -> Program:
     """Return the sealed program: groups numbered in the order of the routes that use them first."""
     bindings = topology.bindings[node]
     numbers: dict[tuple[tuple[str, ...], tuple[int, ...]], int] = {}
@@ -156,10 +165,12 @@ def _program(topology: Topology, node: NodeId, made: _Known, computed_from: tupl
         group = numbers.setdefault((way.ports, way.weights), len(numbers))
         routes.append(mint.route(way.destination, group, way.has_detour))
     groups, groups_text = mint.groups(numbers)
+    backups, backups_text = mint.backups(made.ways) if is_backed else (None, "")
     content = "".join(
         [
             '{"armed":',
             made.outfit.text,
+            backups_text,
             ',"computed_from":',
             mint.facts(computed_from),
             ',"groups":',
@@ -185,6 +196,7 @@ def _program(topology: Topology, node: NodeId, made: _Known, computed_from: tupl
         groups=groups,
         routes=tuple([route for route, _ in routes]),
         armed=made.outfit.value,
+        backups=backups,
     )
     # What `content_digest` would find by dumping the program; it looks whether the content is still this one.
     program.__dict__["content_and_digest"] = (program.content, digest)

@@ -301,6 +301,11 @@ class Situation:
         return marks
 
     @property
+    def has_choice(self) -> Words:
+        """Mesh nodes x targets: who sends to several neighbours."""
+        return self._detours_and_touched[0].has_choice
+
+    @property
     def detours_touched(self) -> Indices:
         """The mesh nodes for which `has_detour` may differ from the previous situation; of no use where `touched` is None."""
         return self._detours_and_touched[1]

@@ -106,6 +106,12 @@ class Topology:
         return np.argsort(self.end_trunk, kind="stable").reshape(-1, 2)
 
     @cached_property
+    def opposite(self) -> Indices:
+        """For each link-end the one of the same trunk that leads the other way."""
+        found: Indices = self.ends_of_trunk.sum(axis=1)[self.end_trunk] - np.arange(len(self.end_trunk))
+        return found
+
+    @cached_property
     def arrivals_bps(self) -> Indices:
         """
         Switches x 2: how much can arrive, as built, of what a switch then sends down (0) and up (1).

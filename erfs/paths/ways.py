@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from erfs.ids import EVERYTHING, DestinationId, NodeId
+from erfs.paths.backups import backup_ports
 from erfs.paths.bits import unpacked
 from erfs.paths.situation import Situation
 
@@ -22,15 +23,28 @@ class Way(NamedTuple):
     has_detour: bool = True
     weights: tuple[int, ...] = ()
     """One for each of *ports*; none if they share equally."""
+    backup: tuple[str, ...] = ()
+    """Ports to send by once the only link of *ports* is lost."""
 
 
-def transit_ways(situation: Situation, node: int) -> Iterable[Way]:
-    """Yield a switch's routes towards what is attached elsewhere: by class, and by endpoint where a stray one goes another way."""
+def transit_ways(situation: Situation, node: int, *, has_backups: bool = False) -> Iterable[Way]:
+    """
+    Yield a switch's routes towards what is attached elsewhere: by class, and by endpoint where a stray one goes another way.
+
+    Args:
+        situation, node: Which switch of which situation.
+        has_backups: Give each way its backup. Whoever may be sent what others could not deliver must say when it can't either.
+    """
     mesh, targets = situation.mesh, situation.targets
     start, stop = mesh.source_start[node], mesh.source_start[node + 1]
     ports_by_row = situation.topology.end_port[start:stop]
     chosen = np.packbits(unpacked(situation.hops.members[start:stop], len(targets)), axis=0).T
-    detours = situation.has_detour(node).tolist()
+    has_detour = situation.has_detour(node)
+    backups: Sequence[tuple[str, ...]] = [()] * len(targets)
+    if has_backups:
+        has_detour = has_detour | unpacked(situation.has_choice[node : node + 1], len(targets))[0]
+        backups = backup_ports(situation, node)
+    detours = has_detour.tolist()
     ports_of: dict[bytes, tuple[str, ...]] = {}
     columns: list[tuple[str, ...]] = []
     for row in chosen:
@@ -41,16 +55,19 @@ def transit_ways(situation: Situation, node: int) -> Iterable[Way]:
             ports = ports_of[key] = tuple(sorted(port for port, mark in zip(ports_by_row, marks, strict=True) if mark))
         columns.append(ports)
     weights_of = _weights_by_port(situation, node, ports_by_row)
-    for column, (target, ports) in enumerate(zip(targets, columns, strict=True)):
+    for column, (target, ports, backup) in enumerate(zip(targets, columns, backups, strict=True)):
+        of_class = target.class_column
         if not target.strays:
             if ports:
-                yield Way(target.destinations[0], ports, detours[column], weights_of.get(column, ()))
+                yield Way(target.destinations[0], ports, detours[column], weights_of.get(column, ()), backup)
         elif node in target.attachments:
             continue
-        elif ports != columns[target.class_column] or (node in targets[target.class_column].attachments and ports):
+        elif (ports, backup) != (columns[of_class], backups[of_class]) or (
+            node in targets[of_class].attachments and ports
+        ):
             # Nothing permitted leads to the stray endpoint: say so, else its class's route would carry it into a valley.
             for destination in target.destinations:
-                yield Way(destination, ports, detours[column] and bool(ports), weights_of.get(column, ()))
+                yield Way(destination, ports, detours[column] and bool(ports), weights_of.get(column, ()), backup)
 
 
 def _weights_by_port(situation: Situation, node: int, ports: Sequence[str]) -> dict[int, tuple[int, ...]]:

@@ -19,7 +19,7 @@ from erfs.ids import DestinationId
 from erfs.messages import Member
 from erfs_agent.core import RoutesWritten, WriteRoutes
 from erfs_agent.drivers import netlink
-from erfs_agent.drivers.kernel_objects import ObjectTouched, RouteGone
+from erfs_agent.drivers.kernel_objects import ObjectTouched, RouteGone, Stamp
 
 from .bench import E1, E2, E3, METRIC, NEIGHBOURS, PORTS, PROTOCOL, A, B, Bench, Ear, bench, far_mac, mac
 from .namespaces import wire
@@ -520,7 +520,7 @@ def test_the_driver_does_not_hear_of_its_own_changes(here: Bench) -> None:
         heard: list[object] = []
         kinds = netlink.RTM_NEWROUTE, netlink.RTM_DELROUTE, netlink.RTM_NEWNEXTHOP, netlink.RTM_DELNEXTHOP
         while raws := here.driver._events.read():
-            heard += [netlink.event(raw) for raw in raws if raw.kind in kinds]
+            heard += [netlink.event(raw, Stamp(PROTOCOL, METRIC)) for raw in raws if raw.kind in kinds]
         return heard
 
     here.write_well({A: (E1, E2)})
@@ -539,7 +539,7 @@ def test_of_routes_only_the_removal_of_ours_is_heard_of(here: Bench) -> None:
             here.here(f"ip route del {prefix} dev e1 proto {protocol}")
     heard: list[object] = []
     while raws := here.driver._events.read():
-        heard += [netlink.event(raw) for raw in raws if raw.kind in (netlink.RTM_NEWROUTE, netlink.RTM_DELROUTE)]
+        heard += [netlink.event(raw, Stamp(PROTOCOL, METRIC)) for raw in raws if raw.kind in (netlink.RTM_NEWROUTE, netlink.RTM_DELROUTE)]
 
     assert [str(found.prefix) for found in heard if isinstance(found, RouteGone)] == ["10.88.0.0/24", "fd88::/64"]
     assert len(heard) == 2

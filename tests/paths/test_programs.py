@@ -19,7 +19,7 @@ ALL_UP: frozenset[LinkId] = frozenset()
 
 
 def digest_by_dumping(program: Program) -> str:
-    fields = {"node", "computed_from", "ports", "groups", "routes", "armed"}
+    fields = {"node", "computed_from", "ports", "groups", "routes", "armed", "backups"}
     return program_digest(program.model_dump(mode="json", include=fields))
 
 

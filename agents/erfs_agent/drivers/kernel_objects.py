@@ -12,6 +12,12 @@ IPV4: Final = 2
 IPV6: Final = 10
 BITS: Final[Mapping[int, int]] = {IPV4: 32, IPV6: 128}
 
+TABLE_MAIN: Final = 254
+# Of what came by a port: a table for each port, looked into before the main one. Others count tables from 1 or name them by small numbers.
+TABLES: Final = range(0xE5000001, 0xE5010000)
+# After the local table (0) and whatever is given thousands, before the main table (32766).
+RULE_PRIORITY: Final = 22900
+
 
 class Prefix(NamedTuple):
     """What a route matches. *family* is IPV4 or IPV6, *address* its 4 or 16 bytes."""
@@ -27,6 +33,22 @@ class Prefix(NamedTuple):
 def prefix_of(network: IPv4Network | IPv6Network) -> Prefix:
     """Return *network* as the kernel wants it."""
     return Prefix(IPV4 if network.version == 4 else IPV6, network.network_address.packed, network.prefixlen)
+
+
+class Place(NamedTuple):
+    """Where a route is, besides those to members: behind them in the main table, or in a port's own table."""
+
+    table: int
+    prefix: Prefix
+    metric: int
+
+
+class Rule(NamedTuple):
+    """Look for what came by *device* in *table* first."""
+
+    family: int
+    device: str
+    table: int
 
 
 class Hop(NamedTuple):
@@ -91,7 +113,38 @@ class RemoveObject:
     id: int
 
 
-Write = PutHop | PutGroup | PutRoute | RemoveRoute | RemoveObject
+@dataclass(frozen=True, slots=True)
+class PutBackup:
+    """Send by *group* what finds nothing before *place*; 0: look on in the tables after this one."""
+
+    place: Place
+    group: int
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveBackup:
+    """Take our route at *place* out."""
+
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class PutRule:
+    """Make a rule that nobody has."""
+
+    rule: Rule
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveRule:
+    """Take our rule out."""
+
+    rule: Rule
+
+
+BackupWrite = PutBackup | RemoveBackup | PutRule | RemoveRule
+Write = PutHop | PutGroup | PutRoute | RemoveRoute | RemoveObject | BackupWrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +183,12 @@ class NextHopObject:
 
 @dataclass(frozen=True, slots=True)
 class RouteObject:
-    """A route of our protocol in the main table. *group* is 0 if it uses no next-hop object."""
+    """A route of our protocol in the main table or one of `TABLES`. *group* is 0 if it uses no next-hop object."""
 
     prefix: Prefix
     metric: int
     group: int
+    table: int = TABLE_MAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +210,18 @@ class RouteGone:
     """A route of our protocol was removed, by somebody else or along with its group."""
 
     prefix: Prefix
+    metric: int = 0
+    table: int = TABLE_MAIN
 
 
-NetlinkEvent = LinkState | AddressAdded | ObjectTouched | RouteGone
+@dataclass(frozen=True, slots=True)
+class RuleGone:
+    """Somebody else removed a rule of ours."""
+
+    rule: Rule
+
+
+NetlinkEvent = LinkState | AddressAdded | ObjectTouched | RouteGone | RuleGone
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +231,7 @@ class KernelState:
     links: tuple[LinkState, ...] = ()
     objects: tuple[NextHopObject, ...] = ()
     routes: tuple[RouteObject, ...] = field(default=())
+    rules: tuple[Rule, ...] = ()
 
 
 def describe(write: Write, stamp: Stamp, devices: Mapping[str, str]) -> str:
@@ -191,6 +255,23 @@ def describe(write: Write, stamp: Stamp, devices: Mapping[str, str]) -> str:
             return f"ip route del {write.prefix} protocol {stamp.protocol} metric {write.metric}"
         case RemoveObject():
             return f"ip nexthop del id {write.id}"
+        case PutBackup():
+            verb = "add" if write.is_new else "replace"
+            what, how = ("throw ", "") if not write.group else ("", f" nhid {write.group}")
+            where = f"{write.place.prefix}{how} table {write.place.table}"
+            return f"ip route {verb} {what}{where} protocol {stamp.protocol} metric {write.place.metric}"
+        case RemoveBackup():
+            where = f"{write.place.prefix} table {write.place.table}"
+            return f"ip route del {where} protocol {stamp.protocol} metric {write.place.metric}"
+        case PutRule():
+            return f"{_rule('add', write.rule)} protocol {stamp.protocol}"
+        case RemoveRule():
+            return f"{_rule('del', write.rule)} protocol {stamp.protocol}"
+
+
+def _rule(verb: str, rule: Rule) -> str:
+    family = "-4" if rule.family == IPV4 else "-6"
+    return f"ip {family} rule {verb} iif {rule.device} lookup {rule.table} priority {RULE_PRIORITY}"
 
 
 def _address(packed: bytes) -> IPv4Address | IPv6Address:

@@ -24,31 +24,42 @@ from typing import Final
 
 from erfs.addressing import Addressing, NodeAddressing
 from erfs.errors import Bug
-from erfs.ids import DestinationId, lookup_order
+from erfs.ids import EVERYTHING, DestinationId, is_endpoint, lookup_order
 from erfs.messages import Member
+from erfs_agent.drivers.kernel_backups import KernelBackups
 from erfs_agent.drivers.kernel_objects import (
     BLACKHOLE,
     IPV4,
     IPV6,
+    TABLE_MAIN,
     GroupMembers,
     Hop,
     KernelState,
     LinkState,
+    Place,
     Prefix,
+    PutBackup,
     PutGroup,
     PutHop,
     PutRoute,
+    PutRule,
+    RemoveBackup,
     RemoveObject,
     RemoveRoute,
+    RemoveRule,
+    RouteObject,
+    Rule,
     Stamp,
     Write,
     prefix_of,
 )
+from erfs_agent.forwarding import Backups
 
-# Numbers of ours: 0xE5 and 24 bits, of which the highest tells groups from single next hops. Others count from 1.
+# Numbers of ours: 0xE5 and 24 bits, of which the highest tells groups from single next hops, and the second backups' groups. Others count from 1.
 _BASE: Final = 0xE5000000
 _GROUP_BIT: Final = 0x800000
-_SLOTS: Final = 0x800000
+_BACKUP_BIT: Final = 0x400000
+_SLOTS: Final = 0x400000
 # Kernels before 6.13 take eight bits.
 WEIGHT_MAX: Final = 256
 # So far from its own slot a number may be; with thousands of objects the first two or three are enough.
@@ -75,7 +86,7 @@ _STALE: Final = {errno.ENOENT, errno.EINVAL, errno.EEXIST, errno.ENODEV, errno.E
 def reaction(write: Write, error: int) -> Reaction:
     """Return what to do when the kernel answered *write* with *error*."""
     match write:
-        case RemoveRoute() | RemoveObject() if error in (errno.ENOENT, errno.ESRCH):
+        case RemoveRoute() | RemoveObject() | RemoveBackup() | RemoveRule() if error in (errno.ENOENT, errno.ESRCH):
             return Reaction.DONE
         case _:
             return Reaction.READ_BACK if error in _STALE else Reaction.GIVE_UP
@@ -141,6 +152,7 @@ class KernelRoutes:
         self._routes: dict[Prefix, int] = {}
         self._users: dict[int, set[Prefix]] = {}
         self._strays: set[RemoveObject | RemoveRoute] = set()
+        self._backups = KernelBackups(addressing, self._prefixes, self.devices(), stamp)
 
     # --- what there is ---------------------------------------------------------------------------------------------------
     def ports(self) -> dict[str, bool]:
@@ -171,11 +183,23 @@ class KernelRoutes:
 
     def is_ours(self, object_id: int) -> bool:
         """Return whether the next-hop object or group *object_id* is one the kernel should hold for us."""
-        return object_id in self._groups or object_id in self._hop_ids.values()
+        is_of_routes = object_id in self._groups or object_id in self._hop_ids.values()
+        return is_of_routes or self._backups.is_ours(object_id)
 
-    def has_route(self, prefix: Prefix) -> bool:
-        """Return whether the kernel should hold a route of ours to *prefix*."""
-        return prefix in self._routes
+    def has_route(self, place: Place) -> bool:
+        """Return whether the kernel should hold a route of ours at *place*."""
+        if (place.table, place.metric) == (TABLE_MAIN, self.stamp.metric):
+            return place.prefix in self._routes
+        return self._backups.has(place)
+
+    def has_rule(self, rule: Rule) -> bool:
+        """Return whether the kernel should hold our *rule*."""
+        return self._backups.has_rule(rule)
+
+    @property
+    def is_following_due(self) -> bool:
+        """Whether the ports' own tables have still to follow the routes: see `writes`."""
+        return self._backups.is_following_due
 
     def routes(self) -> dict[DestinationId, tuple[Member, ...]]:
         """
@@ -219,8 +243,13 @@ class KernelRoutes:
         return contents[0] if all(content == contents[0] for content in contents) else None
 
     # --- what comes in ---------------------------------------------------------------------------------------------------
-    def want(self, routes: Mapping[DestinationId, tuple[Member, ...]], removed: Iterable[DestinationId]) -> None:
-        """From now on hold *routes* too, and *removed* no longer; what was left over from earlier goes as well."""
+    def want(
+        self,
+        routes: Mapping[DestinationId, tuple[Member, ...]],
+        removed: Iterable[DestinationId],
+        backups: Backups | None = None,
+    ) -> None:
+        """From now on hold *routes* too, *removed* no longer, and *backups*, if any, alone; what was left over from earlier goes as well."""
         removed = tuple(removed)
         self._wanted.update(routes)
         self._unknown.update(destination for destination in routes if not self._prefixes.get(destination))
@@ -235,6 +264,13 @@ class KernelRoutes:
                 self._blocked.difference_update(self._prefixes.get(destination, ()))
         self._may_remove = True
         self._is_cleanup_due |= bool(removed)
+        self._backups.want(backups)
+        if backups is not None:
+            # What sends nowhere drops, or leaves it to its backup.
+            self._dirty.update(name for name, members in self._wanted.items() if not self._is_any_up(members))
+
+    def _is_any_up(self, members: tuple[Member, ...]) -> bool:
+        return any(member.port in self._ports and self._ports[member.port].is_up for member in members)
 
     def adopt(self) -> None:
         """Hold what the kernel holds already, until somebody wants something else."""
@@ -294,6 +330,12 @@ class KernelRoutes:
                 self._groups[group] = left
             else:
                 self._lose_group(group)
+        self._expose(self._backups.lose_hops(lost))
+
+    def _expose(self, prefixes: Iterable[Prefix]) -> None:
+        """Look again at *prefixes*, whose backup came or went: if they have no members they drop, or leave it to the backup."""
+        for prefix in prefixes:
+            self._dirty.update(self._claims.get(prefix, ()))
 
     def _lose_group(self, group: int) -> None:
         self._groups.pop(group, None)
@@ -318,9 +360,12 @@ class KernelRoutes:
         ours = [found for found in state.objects if found.protocol == self.stamp.protocol]
         self._taken = frozenset(found.id for found in state.objects if found.protocol != self.stamp.protocol)
         self._hop_ids, self._groups, self._routes, self._users, self._strays = {}, {}, {}, {}, set()
+        groups_behind: dict[int, GroupMembers] = {}
         for found in sorted(ours, key=lambda found: found.id):
             port = port_of_ifindex.get(found.ifindex, "")
-            if found.members:
+            if found.members and _is_behind(found.id):
+                groups_behind[found.id] = found.members
+            elif found.members:
                 self._groups[found.id] = found.members
             elif found.is_blackhole and len(found.gateway) == 0:
                 self._adopt_hop(BLACKHOLE, found.id)
@@ -328,11 +373,15 @@ class KernelRoutes:
                 self._adopt_hop(Hop(port, found.gateway), found.id)
             else:
                 self._strays.add(RemoveObject(found.id))
+        routes_behind: list[RouteObject] = []
         for route in state.routes:
-            if route.metric == self.stamp.metric:
+            if route.table != TABLE_MAIN or route.metric == self.stamp.metric + 1:
+                routes_behind.append(route)
+            elif route.metric == self.stamp.metric:
                 self._set_route(route.prefix, route.group)
             else:
                 self._strays.add(RemoveRoute(route.prefix, route.metric))
+        self._backups.read_back(groups_behind, routes_behind, state.rules)
         self._is_hop_missing = self._is_cleanup_due = True
         self._dirty |= self._wanted.keys()
         return news
@@ -355,7 +404,7 @@ class KernelRoutes:
             self._hop_ids[hop] = id_
 
     # --- what goes out ---------------------------------------------------------------------------------------------------
-    def writes(self, *, is_urgent: bool = False) -> list[Write]:
+    def writes(self, *, is_urgent: bool = False, has_tables: bool = True) -> list[Write]:
         """
         Return what to ask for next, in order; nothing when the kernel holds what is wanted.
 
@@ -363,6 +412,7 @@ class KernelRoutes:
 
         Args:
             is_urgent: Leave for another time what is merely no longer used; it harms nobody.
+            has_tables: Let the ports' own tables follow; only what goes around another failure needs them.
 
         Cost: O(what changed since), O(routes) when something is to be removed.
         """
@@ -378,7 +428,25 @@ class KernelRoutes:
             if removals:
                 return removals
             self._is_cleanup_due = False
-        return [] if is_urgent else self._object_removals()
+        found = self._backups.writes(
+            lambda members, family: self._existing(members, family, self._hop_ids),
+            self._owned,
+            lambda name, used: self._free_id(name, _GROUP_BIT | _BACKUP_BIT, used),
+            has_tables=has_tables,
+            is_tidying=not is_urgent,
+        )
+        return found or ([] if is_urgent else self._object_removals())
+
+    def _owned(self) -> dict[Prefix, tuple[Member, ...]]:
+        """Return where each prefix goes: to nothing, if nobody wants the class it is."""
+        found: dict[Prefix, tuple[Member, ...]] = {}
+        for prefix, claimants in self._claims.items():
+            owner = self._owner(prefix)
+            if owner is not None:
+                found[prefix] = self._wanted[owner]
+            elif any(not is_endpoint(name) and name != EVERYTHING for name in claimants):
+                found[prefix] = ()
+        return found
 
     def problems(self) -> list[str]:
         """Return what of the wanted cannot be had, whatever is written."""
@@ -394,6 +462,15 @@ class KernelRoutes:
         match write:
             case PutHop():
                 self._hop_ids[write.hop] = write.id
+                self._backups.hops_changed()
+            case PutGroup() | RemoveObject() if _is_behind(write.id):
+                self._backups.answered(write)
+            case PutBackup() | RemoveBackup():
+                self._backups.answered(write)
+                if write.place.table == TABLE_MAIN:
+                    self._expose([write.place.prefix])
+            case PutRule() | RemoveRule():
+                self._backups.answered(write)
             case PutGroup():
                 self._groups[write.id] = write.members
             case PutRoute():
@@ -420,6 +497,12 @@ class KernelRoutes:
             self.answered(write)
         elif react is Reaction.GIVE_UP or is_last:
             match write:
+                case PutBackup() | RemoveBackup() | PutRule() | RemoveRule():
+                    self._backups.give_up(write, text)
+                    return Reaction.DONE
+                case PutGroup() | RemoveObject() if _is_behind(write.id):
+                    self._backups.give_up(write, text)
+                    return Reaction.DONE
                 case PutHop():
                     # The other ports' groups must not suffer for it.
                     self._barred[write.hop] = text
@@ -446,11 +529,14 @@ class KernelRoutes:
                     hops.append(PutHop(ids[hop], hop, self._ports[hop.port].ifindex if hop.port else 0))
             if not hops:
                 self._is_hop_missing = False
-        return hops + self._regrouped(self._parts(ids))
+        shadows: list[Write] = []
+        parts = self._parts(ids, shadows)
+        return hops + self._regrouped(parts) + shadows
 
-    def _parts(self, ids: Mapping[Hop, int]) -> Parts:
-        """Return what each route of a destination that changed wants, by the group it uses now."""
+    def _parts(self, ids: Mapping[Hop, int], shadows: list[Write]) -> Parts:
+        """Return what each route of a destination that changed wants, by the group it uses now; add what hides a backup to *shadows*."""
         parts: Parts = {}
+        drop = self._dropping(ids)
         # Hundreds of destinations share a few member tuples.
         contents: dict[tuple[int, int], GroupMembers] = {}
         for destination in sorted(self._dirty):
@@ -463,7 +549,11 @@ class KernelRoutes:
                 key = id(members), prefix.family
                 content = contents.get(key)
                 if content is None:
-                    content = contents[key] = self._content(members, prefix.family, ids)
+                    content = contents[key] = self._existing(members, prefix.family, ids) or drop
+                if content == drop and self._backups.is_backed(prefix):
+                    if prefix in self._routes:
+                        shadows.append(RemoveRoute(prefix, self.stamp.metric))
+                    continue
                 group = self._routes.get(prefix, 0)
                 parts.setdefault(group, {}).setdefault(content, []).append(prefix)
         return parts
@@ -519,8 +609,13 @@ class KernelRoutes:
                 for gateway in sorted(set(port.gateways.values())):
                     yield Hop(name, gateway)
 
-    def _content(self, members: tuple[Member, ...], family: int, ids: Mapping[Hop, int]) -> GroupMembers:
-        """Return the members that exist; if there are none, the one that drops."""
+    @staticmethod
+    def _dropping(ids: Mapping[Hop, int]) -> GroupMembers:
+        """Return the members that drop. Without an object that does, one that does not exist: the kernel's refusal is then told."""
+        return ((ids.get(BLACKHOLE, _BASE), 1),)
+
+    def _existing(self, members: tuple[Member, ...], family: int, ids: Mapping[Hop, int]) -> GroupMembers | None:
+        """Return the members that exist, None if none does."""
         found: dict[int, int] = {}
         for member in members:
             port = self._ports.get(member.port)
@@ -530,8 +625,7 @@ class KernelRoutes:
             if id_ is not None:
                 found[id_] = found.get(id_, 0) + member.weight
         if not found:
-            # Without an object that drops, one that does not exist: the kernel's refusal is then told.
-            return ((ids.get(BLACKHOLE, _BASE), 1),)
+            return None
         return tuple(zip(found, scaled(list(found.values())), strict=True))
 
     def _route_removals(self) -> list[Write]:
@@ -569,6 +663,11 @@ def scaled(weights: list[int], weight_max: int = WEIGHT_MAX) -> list[int]:
     if largest <= weight_max:
         return weights
     return [max(1, weight * weight_max // largest) for weight in weights]
+
+
+def _is_behind(object_id: int) -> bool:
+    """Return whether *object_id* is the number of a backup's group."""
+    return object_id & ~(_SLOTS - 1) == _BASE | _GROUP_BIT | _BACKUP_BIT
 
 
 def _slot(name: str) -> int:

@@ -25,13 +25,16 @@ from erfs_agent.drivers.counters import NicCounters
 from erfs_agent.drivers.kernel_objects import (
     IPV4,
     IPV6,
+    TABLE_MAIN,
     AddressAdded,
     KernelState,
     LinkState,
     ObjectTouched,
-    Prefix,
+    Place,
+    PutBackup,
     PutRoute,
     RouteGone,
+    RuleGone,
     Stamp,
     Write,
     describe,
@@ -48,12 +51,16 @@ READ_BACKS_MAX: Final = 3
 _REPAIR_WAIT: Final = 1.0
 # Groups no longer used go when the change that left them is done with; another one often wants them again.
 _TIDY_WAIT: Final = 1.0
+# A burst of facts is over by then; the tables of what came by a port matter only for a second failure meanwhile.
+_FOLLOW_WAIT: Final = 0.05
 _EVENT_GROUPS: Final = (
     netlink.GROUP_LINK,
     netlink.GROUP_IPV6_ADDRESS,
     netlink.GROUP_NEXTHOP,
     netlink.GROUP_IPV4_ROUTE,
     netlink.GROUP_IPV6_ROUTE,
+    netlink.GROUP_IPV4_RULE,
+    netlink.GROUP_IPV6_RULE,
 )
 
 
@@ -93,9 +100,10 @@ class LinuxDriver:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._repair: asyncio.TimerHandle | None = None
         self._tidying: asyncio.TimerHandle | None = None
+        self._following: asyncio.TimerHandle | None = None
         # What somebody else did since the last repair.
         self._is_touched = False
-        self._gone: set[Prefix] = set()
+        self._gone: set[Place] = set()
         with inside(namespace):
             self._requests = RequestSocket()
             # Before anything is read, so that no change falls between.
@@ -114,8 +122,12 @@ class LinuxDriver:
         return self._core.routes()
 
     def write(self, command: WriteRoutes) -> RoutesWritten:
-        """Change the kernel's groups and routes; members whose port has no carrier are left out, as the kernel does."""
-        self._core.want(command.routes, command.removed)
+        """
+        Change the kernel's groups and routes; members whose port has no carrier are left out, as the kernel does.
+
+        Backups count as written even if the kernel refuses some of them: what is refused is logged.
+        """
+        self._core.want(command.routes, command.removed, command.backups)
         reason = self._settle(is_urgent=self._loop is not None)
         if self._loop is not None and self._tidying is None:
             self._tidying = self._loop.call_later(_TIDY_WAIT, self._tidy)
@@ -133,7 +145,7 @@ class LinuxDriver:
 
     def close(self) -> None:
         """Let go of the kernel, which goes on forwarding."""
-        for timer in (self._repair, self._tidying):
+        for timer in (self._repair, self._tidying, self._following):
             if timer is not None:
                 timer.cancel()
         if self._loop is not None:
@@ -158,7 +170,7 @@ class LinuxDriver:
             if not raws:
                 return
             for raw in raws:
-                found = netlink.event(raw)
+                found = netlink.event(raw, self._stamp)
                 match found:
                     case LinkState():
                         self._on_link(found)
@@ -168,6 +180,8 @@ class LinuxDriver:
                         self._on_touched(found)
                     case RouteGone():
                         self._on_route_gone(found)
+                    case RuleGone():
+                        self._on_rule_gone(found)
                     case None:
                         pass
 
@@ -223,8 +237,15 @@ class LinuxDriver:
 
     def _on_route_gone(self, gone: RouteGone) -> None:
         # Along with its group the kernel removes a route a moment before it tells of the carrier, which explains it.
-        if self._core.has_route(gone.prefix):
-            self._gone.add(gone.prefix)
+        place = Place(gone.table, gone.prefix, gone.metric)
+        if self._core.has_route(place):
+            self._gone.add(place)
+            self._repair_later()
+
+    def _on_rule_gone(self, gone: RuleGone) -> None:
+        if self._core.has_rule(gone.rule):
+            _log.warning("kernel_rule_removed_by_others", device=gone.rule.device, table=gone.rule.table)
+            self._is_touched = True
             self._repair_later()
 
     def _repair_later(self) -> None:
@@ -233,9 +254,11 @@ class LinuxDriver:
 
     def _repair_now(self) -> None:
         self._repair = None
-        if self._gone:
-            _log.warning("kernel_routes_removed_by_others", prefixes=sorted(str(prefix) for prefix in self._gone))
-        is_needed = self._is_touched or bool(self._gone)
+        # What is no longer in the books went along with its group, and has a backup instead.
+        gone = {place for place in self._gone if self._core.has_route(place)}
+        if gone:
+            _log.warning("kernel_routes_removed_by_others", prefixes=sorted({str(place.prefix) for place in gone}))
+        is_needed = self._is_touched or bool(gone)
         self._is_touched = False
         self._gone.clear()
         if is_needed:
@@ -244,6 +267,12 @@ class LinuxDriver:
     def _tidy(self) -> None:
         self._tidying = None
         self._restore()
+
+    def _follow(self) -> None:
+        self._following = None
+        reason = self._settle(is_urgent=True, has_tables=True)
+        if reason:
+            _log.warning("kernel_not_as_wanted", reason=reason)
 
     def _tell(self, news: list[PortNews]) -> None:
         for found in news:
@@ -256,13 +285,25 @@ class LinuxDriver:
         if reason:
             _log.warning("kernel_not_as_wanted", reason=reason)
 
-    def _settle(self, *, is_read_back: bool = False, is_urgent: bool = False) -> str:
-        """Ask until the kernel holds what is wanted; return why it does not, "" if it does."""
+    def _settle(self, *, is_read_back: bool = False, is_urgent: bool = False, has_tables: bool = False) -> str:
+        """
+        Ask until the kernel holds what is wanted; return why it does not, "" if it does.
+
+        In a loop, the tables of what came by a port follow a moment later unless *has_tables*.
+        """
+        has_tables |= self._loop is None
+        try:
+            return self._asked(is_read_back=is_read_back, is_urgent=is_urgent, has_tables=has_tables)
+        finally:
+            if self._loop is not None and self._following is None and self._core.is_following_due:
+                self._following = self._loop.call_later(_FOLLOW_WAIT, self._follow)
+
+    def _asked(self, *, is_read_back: bool, is_urgent: bool, has_tables: bool) -> str:
         read_backs = 0
         try:
             if is_read_back:
                 self._read_back()
-            while writes := self._core.writes(is_urgent=is_urgent):
+            while writes := self._core.writes(is_urgent=is_urgent, has_tables=has_tables):
                 refusals = self._carry_out(writes, is_last=read_backs == READ_BACKS_MAX)
                 if Reaction.GIVE_UP in refusals:
                     return refusals[Reaction.GIVE_UP]
@@ -286,7 +327,9 @@ class LinuxDriver:
             if not said.error:
                 self._core.answered(write)
                 if self._gone and isinstance(write, PutRoute):
-                    self._gone.discard(write.prefix)
+                    self._gone.discard(Place(TABLE_MAIN, write.prefix, self._stamp.metric))
+                elif self._gone and isinstance(write, PutBackup):
+                    self._gone.discard(write.place)
                 continue
             text = said.text or os.strerror(said.error)
             reaction = self._core.refused(write, said.error, text, is_last=is_last)
@@ -314,7 +357,7 @@ class LinuxDriver:
         # Events up to now are older than what is about to be read: the agent must hear of them, the books must not.
         while raws := self._events.read():
             for raw in raws:
-                found = netlink.event(raw)
+                found = netlink.event(raw, self._stamp)
                 if isinstance(found, LinkState):
                     news = self._core.link_changed(found)
                     self._tell([news] if news is not None else [])
@@ -329,7 +372,17 @@ class LinuxDriver:
             for family in (IPV4, IPV6)
             for raw in requests.dump(netlink.ask_routes(family, self._stamp, requests.next_seq()))
         ]
-        return KernelState(links, objects, tuple(route for route in routes if route is not None))
+        rules = [
+            netlink.rule(raw, self._stamp)
+            for family in (IPV4, IPV6)
+            for raw in requests.dump(netlink.ask_rules(family, requests.next_seq()))
+        ]
+        return KernelState(
+            links,
+            objects,
+            tuple(route for route in routes if route is not None),
+            tuple(rule for rule in rules if rule is not None),
+        )
 
 
 def _nobody_listens(port: str, oper_up: bool) -> None:

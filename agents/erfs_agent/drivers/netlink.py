@@ -4,7 +4,7 @@ Rule 1: bytes and values only, no sockets.
 Rule 2: what cannot be read is passed over: newer kernels say more than we know.
 
 The hot message is the replacement of a group; the usual library knows no next-hop objects at all (docs/adr/0013).
-Layouts: linux/rtnetlink.h, linux/nexthop.h, linux/neighbour.h, linux/if_link.h.
+Layouts: linux/rtnetlink.h, linux/nexthop.h, linux/neighbour.h, linux/if_link.h, linux/fib_rules.h.
 """
 
 import struct
@@ -17,20 +17,30 @@ from erfs_agent.drivers.kernel_objects import (
     BLACKHOLE,
     IPV4,
     IPV6,
+    RULE_PRIORITY,
+    TABLE_MAIN,
+    TABLES,
     AddressAdded,
     GroupMembers,
     LinkState,
     NetlinkEvent,
     NextHopObject,
     ObjectTouched,
+    Place,
     Prefix,
+    PutBackup,
     PutGroup,
     PutHop,
     PutRoute,
+    PutRule,
+    RemoveBackup,
     RemoveObject,
     RemoveRoute,
+    RemoveRule,
     RouteGone,
     RouteObject,
+    Rule,
+    RuleGone,
     Stamp,
     Write,
 )
@@ -46,12 +56,16 @@ RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 RTM_NEWADDR = 20
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 RTM_NEWNEIGH, RTM_GETNEIGH = 28, 30
+RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
 RTM_NEWNEXTHOP, RTM_DELNEXTHOP, RTM_GETNEXTHOP = 104, 105, 106
 
 GROUP_LINK, GROUP_IPV4_ROUTE, GROUP_IPV6_ADDRESS, GROUP_IPV6_ROUTE, GROUP_NEXTHOP = 1, 7, 9, 11, 32
+GROUP_IPV4_RULE, GROUP_IPV6_RULE = 8, 19
 
-RT_TABLE_MAIN: Final = 254
-_RTN_UNICAST: Final = 1
+RT_TABLE_MAIN: Final = TABLE_MAIN
+_RTN_UNICAST, _RTN_THROW = 1, 9
+_FR_ACT_TO_TABLE: Final = 1
+_FRA_IIFNAME, _FRA_PRIORITY, _FRA_TABLE, _FRA_PROTOCOL = 3, 6, 15, 21
 _RTNH_F_ONLINK: Final = 4
 _RTA_DST, _RTA_PRIORITY, _RTA_TABLE, _RTA_NH_ID = 1, 6, 15, 30
 _NHA_ID, _NHA_GROUP, _NHA_BLACKHOLE, _NHA_OIF, _NHA_GATEWAY = 1, 2, 4, 5, 6
@@ -141,6 +155,15 @@ def encode(write: Write, stamp: Stamp, seq: int) -> bytes:
             return _message(RTM_DELROUTE, flags, seq, _route(write.prefix, stamp.protocol, write.metric))
         case RemoveObject():
             return _message(RTM_DELNEXTHOP, flags, seq, _NHMSG.pack(0, 0, 0, 0, 0) + _u32(_NHA_ID, write.id))
+        case PutBackup():
+            verb = NLM_F_CREATE | (NLM_F_EXCL if write.is_new else NLM_F_REPLACE)
+            return _message(RTM_NEWROUTE, flags | verb, seq, _at(write.place, stamp, write.group))
+        case RemoveBackup():
+            return _message(RTM_DELROUTE, flags, seq, _at(write.place, stamp, None))
+        case PutRule():
+            return _message(RTM_NEWRULE, flags | NLM_F_CREATE | NLM_F_EXCL, seq, _rule(write.rule, stamp))
+        case RemoveRule():
+            return _message(RTM_DELRULE, flags, seq, _rule(write.rule, stamp))
 
 
 def _hop(write: PutHop, stamp: Stamp) -> bytes:
@@ -156,6 +179,23 @@ def _route(prefix: Prefix, protocol: int, metric: int) -> bytes:
     head = _RTMSG.pack(prefix.family, prefix.length, 0, 0, RT_TABLE_MAIN, protocol, 0, _RTN_UNICAST, 0)
     destination = _attribute(_RTA_DST, prefix.address) if prefix.length else b""
     return head + destination + _u32(_RTA_PRIORITY, metric)
+
+
+def _at(place: Place, stamp: Stamp, group: int | None) -> bytes:
+    """Return a route at *place* that uses *group*; 0: that sends to the next table, None: any."""
+    kind = {None: 0, 0: _RTN_THROW}.get(group, _RTN_UNICAST)
+    prefix = place.prefix
+    head = _RTMSG.pack(prefix.family, prefix.length, 0, 0, 0, stamp.protocol, 0, kind, 0)
+    destination = _attribute(_RTA_DST, prefix.address) if prefix.length else b""
+    rest = _u32(_RTA_PRIORITY, place.metric) + _u32(_RTA_TABLE, place.table)
+    return head + destination + rest + (_u32(_RTA_NH_ID, group) if group else b"")
+
+
+def _rule(rule: Rule, stamp: Stamp) -> bytes:
+    head = _RTMSG.pack(rule.family, 0, 0, 0, 0, 0, 0, _FR_ACT_TO_TABLE, 0)
+    name = _attribute(_FRA_IIFNAME, rule.device.encode() + b"\0")
+    rest = _u32(_FRA_PRIORITY, RULE_PRIORITY) + _u32(_FRA_TABLE, rule.table)
+    return head + name + rest + _attribute(_FRA_PROTOCOL, bytes([stamp.protocol]))
 
 
 def encode_neighbour(ifindex: int, gateway: bytes, stamp: Stamp, seq: int) -> bytes:
@@ -189,9 +229,14 @@ def ask_next_hops(seq: int) -> bytes:
 
 
 def ask_routes(family: int, stamp: Stamp, seq: int) -> bytes:
-    """Return the question for our routes of one family in the main table."""
-    body = _RTMSG.pack(family, 0, 0, 0, RT_TABLE_MAIN, stamp.protocol, 0, 0, 0)
+    """Return the question for our routes of one family, in all tables."""
+    body = _RTMSG.pack(family, 0, 0, 0, 0, stamp.protocol, 0, 0, 0)
     return _message(RTM_GETROUTE, NLM_F_REQUEST | NLM_F_DUMP, seq, body)
+
+
+def ask_rules(family: int, seq: int) -> bytes:
+    """Return the question for all rules of one family."""
+    return _message(RTM_GETRULE, NLM_F_REQUEST | NLM_F_DUMP, seq, _RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0))
 
 
 # --- reading -------------------------------------------------------------------------------------------------------------
@@ -244,7 +289,7 @@ def _number(attributes: dict[int, bytes], kind: int) -> int:
     return int(_U32.unpack_from(payload)[0]) if payload is not None and len(payload) >= 4 else 0
 
 
-def event(raw: Raw) -> NetlinkEvent | None:
+def event(raw: Raw, stamp: Stamp) -> NetlinkEvent | None:
     """Return what a notification says, None if it does not concern us."""
     match raw.kind:
         case 16 | 17:
@@ -256,8 +301,11 @@ def event(raw: Raw) -> NetlinkEvent | None:
         case 104 | 105:
             return ObjectTouched(_number(_attributes(raw.body, _NHMSG.size), _NHA_ID))
         case 25:
-            family, length = _RTMSG.unpack_from(raw.body)[:2]
-            return RouteGone(_prefix(family, length, _attributes(raw.body, _RTMSG.size))) if family in BITS else None
+            gone = route(raw, stamp)
+            return RouteGone(gone.prefix, gone.metric, gone.table) if gone is not None else None
+        case 33:
+            found = rule(raw, stamp)
+            return RuleGone(found) if found is not None else None
         case _:
             return None
 
@@ -300,13 +348,25 @@ def _members(entries: bytes) -> GroupMembers:
 
 
 def route(raw: Raw, stamp: Stamp) -> RouteObject | None:
-    """Return the route that an RTM_NEWROUTE message shows, None if it is not of our protocol in the main table."""
+    """Return the route that a message shows, None if it is not of our protocol in the main table or a port's own."""
     family, length, _, _, table, protocol, _, _, _ = _RTMSG.unpack_from(raw.body)
     attributes = _attributes(raw.body, _RTMSG.size)
-    if family not in BITS or protocol != stamp.protocol or (_number(attributes, _RTA_TABLE) or table) != RT_TABLE_MAIN:
+    table = _number(attributes, _RTA_TABLE) or table
+    if family not in BITS or protocol != stamp.protocol or not (table == RT_TABLE_MAIN or table in TABLES):
         return None
     prefix = _prefix(family, length, attributes)
-    return RouteObject(prefix, _number(attributes, _RTA_PRIORITY), _number(attributes, _RTA_NH_ID))
+    return RouteObject(prefix, _number(attributes, _RTA_PRIORITY), _number(attributes, _RTA_NH_ID), table)
+
+
+def rule(raw: Raw, stamp: Stamp) -> Rule | None:
+    """Return the rule that a message shows, None if it is not one that we make."""
+    family, _, _, _, _, _, _, action, _ = _RTMSG.unpack_from(raw.body)
+    attributes = _attributes(raw.body, _RTMSG.size)
+    table, device = _number(attributes, _FRA_TABLE), attributes.get(_FRA_IIFNAME, b"").rstrip(b"\0").decode()
+    is_ours = attributes.get(_FRA_PROTOCOL) == bytes([stamp.protocol]) and action == _FR_ACT_TO_TABLE
+    if family not in BITS or not is_ours or table not in TABLES or _number(attributes, _FRA_PRIORITY) != RULE_PRIORITY:
+        return None
+    return Rule(family, device, table)
 
 
 def _prefix(family: int, length: int, attributes: dict[int, bytes]) -> Prefix:
