@@ -27,7 +27,7 @@ from rich.console import Console
 
 from benchmarks import frr
 from benchmarks.recovery_report import ERFS, ERFS_FAST, KERNEL_ONLY, SYSTEMS, Lines, chart, read_lines, show, summary
-from benchmarks.recovery_systems import Erfs, KernelOnly, System, fabric_of
+from benchmarks.recovery_systems import Erfs, KernelOnly, System, fabric_of, watched_links
 from benchmarks.recovery_trials import FAULTS, MANY, SECOND_FAILURE, Trial, run_trial, trials_of, window_of
 from benchmarks.timing import fail, load_now, machine_facts
 from erfs.addressing import plan_addresses
@@ -89,6 +89,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS), metavar="NAME", help=str(FAULTS))
     parser.add_argument("--fast-ms", type=float, default=3.0, help='interval of the sessions of "ERFS fast"')
+    parser.add_argument("--pods", type=int, default=1, choices=range(1, 5), help="where links break and are watched")
     parser.add_argument(
         "--medium", choices=list(Medium), default=Medium.LOSSY, help="what the fabric's links are to ERFS"
     )
@@ -105,7 +106,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _measure_and_tell(arguments: argparse.Namespace, out: Path) -> None:
-    what = {name: getattr(arguments, name) for name in ("trials", "few", "block", "fast_ms", "seed")}
+    what = {name: getattr(arguments, name) for name in ("trials", "few", "block", "fast_ms", "pods", "seed")}
     what["medium"] = str(arguments.medium)
     before = read_lines(out)
     if before.header and before.header["parameters"] != what:
@@ -161,13 +162,14 @@ class _Run:
         self._folder = folder
         self._spaces = spaces
         self._known = set(before.systems)
+        self._watched = watched = watched_links(spaces.fabric, arguments.pods)
         makers: dict[str, Callable[[], System]] = {
             KERNEL_ONLY: lambda: KernelOnly(spaces, folder / "kernel"),
-            "FRR default": lambda: frr.Frr(spaces, folder / "frr-default", is_tuned=False),
-            "FRR tuned": lambda: frr.Frr(spaces, folder / "frr-tuned", is_tuned=True),
-            ERFS: lambda: Erfs(spaces, folder / "erfs", name=ERFS, interval_ns=INTERVAL_NS),
+            "FRR default": lambda: frr.Frr(spaces, folder / "frr-default", watched, is_tuned=False),
+            "FRR tuned": lambda: frr.Frr(spaces, folder / "frr-tuned", watched, is_tuned=True),
+            ERFS: lambda: Erfs(spaces, folder / "erfs", watched, name=ERFS, interval_ns=INTERVAL_NS),
             ERFS_FAST: lambda: Erfs(
-                spaces, folder / "erfs-fast", name=ERFS_FAST, interval_ns=round(arguments.fast_ms * MS)
+                spaces, folder / "erfs-fast", watched, name=ERFS_FAST, interval_ns=round(arguments.fast_ms * MS)
             ),
         }
         self._systems = [makers[name]() for name in SYSTEMS if name in arguments.systems]
@@ -181,7 +183,7 @@ class _Run:
         shares: list[list[Trial]] = [[] for _ in range(rounds)]
         for fault in arguments.faults:
             count = arguments.trials if fault in MANY else arguments.few
-            for place, trial in enumerate(trials_of(fabric, fault, count, arguments.seed)):
+            for place, trial in enumerate(trials_of(fabric, self._watched, fault, count, arguments.seed)):
                 shares[place * rounds // count].append(trial)
         blocks = []
         for share in shares:

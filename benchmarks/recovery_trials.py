@@ -16,7 +16,7 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from benchmarks.recovery_systems import System
-from erfs.fabric import Fabric, LinkEnd, goes_up
+from erfs.fabric import Fabric, Link, LinkEnd, goes_up
 from erfs.ids import LinkId, NodeId
 from erfs.units import MS, SECOND
 from erfs_scenario.demands import DemandSet
@@ -83,9 +83,9 @@ class Trial:
     then: Break | None = None
 
 
-def trials_of(fabric: Fabric, fault: str, count: int, seed: int) -> tuple[Trial, ...]:
+def trials_of(fabric: Fabric, watched: Sequence[Link], fault: str, count: int, seed: int) -> tuple[Trial, ...]:
     """
-    Return the trials of a fault, links in turns.
+    Return the trials of a fault, in turns over the *watched* links and the switches that have only such.
 
     Of a cable one end is set down, drawn. A one-way drop takes the way down, where only nodes further up the path can repair it.
     A second failure hits another uplink of the pod in which the first one took one of an edge switch's two, so that what fled
@@ -93,7 +93,7 @@ def trials_of(fabric: Fabric, fault: str, count: int, seed: int) -> tuple[Trial,
     """
     rng = Random(f"{seed}/{fault}")
     found = []
-    for index, (link_id, node) in enumerate(_in_turns(_places(fabric, fault), rng, count)):
+    for index, (link_id, node) in enumerate(_in_turns(_places(fabric, watched, fault), rng, count)):
         then = None
         if fault == ISOLATED:
             ends = tuple(link.end_at(node) for link in fabric.links_of[node])
@@ -122,19 +122,15 @@ def trials_of(fabric: Fabric, fault: str, count: int, seed: int) -> tuple[Trial,
     return tuple(found)
 
 
-def _places(fabric: Fabric, fault: str) -> list[tuple[LinkId, NodeId]]:
+def _places(fabric: Fabric, watched: Sequence[Link], fault: str) -> list[tuple[LinkId, NodeId]]:
     """Return where a fault can be: (link, "") or ("", switch)."""
-    edges = {link.far_end(host.node).node for host in _hosts(fabric) for link in fabric.links_of[host.node]}
+    edges = {switch for switches in fabric.attachments.values() for switch in switches}
     if fault == ISOLATED:
-        upper = {link.far_end(edge).node for edge in edges for link in fabric.links_of[edge] if fabric.is_trunk(link)}
-        return [(LinkId(""), node) for node in sorted(upper)]
-    trunks = [link for link in fabric.trunks if fault != SECOND_FAILURE or edges & {end.node for end in link.ends}]
-    return [(link.id, NodeId("")) for link in trunks]
-
-
-def _hosts(fabric: Fabric) -> Iterator[LinkEnd]:
-    for endpoint in fabric.endpoints:
-        yield fabric.links_of[endpoint.id][0].end_at(endpoint.id)
+        nodes = sorted({end.node for link in watched for end in link.ends})
+        whole = [node for node in nodes if all(link in watched for link in fabric.links_of[node])]
+        return [(LinkId(""), node) for node in whole]
+    links = [link for link in watched if fault != SECOND_FAILURE or edges & {end.node for end in link.ends}]
+    return [(link.id, NodeId("")) for link in links]
 
 
 def _lower(fabric: Fabric, link_id: LinkId) -> LinkEnd:
