@@ -115,12 +115,10 @@ def _stale(memory: _Memory, situation: Situation, armory: Armory) -> frozenset[N
     """Return the nodes whose program may be made of something else now."""
     topology, touched = situation.topology, situation.touched
     assert touched is not None
+    # Whose backups differ is among those whose detours may: at the far end of a changed link-end, or sent to by somebody with another choice now.
     numbers = [touched.nodes, situation.detours_touched, situation.sharing.differing(memory.situation.sharing)]
     if armory.changed is not None:
         numbers.append(armory.changed.nodes)
-    if has_backups(situation):
-        # What a node sends elsewhere decides what its neighbours may send back to it.
-        numbers.append(situation.mesh.target[situation.mesh.outgoing(touched.nodes)[0]])
     found = {node for number in np.unique(np.concatenate(numbers)).tolist() for node in situation.nodes_at(number)}
     links = [
         topology.fabric.links[link]

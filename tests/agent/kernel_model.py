@@ -11,17 +11,24 @@ from erfs.ids import DestinationId
 from erfs.messages import Member
 from erfs_agent.drivers.kernel_objects import (
     BLACKHOLE,
+    TABLE_MAIN,
     GroupMembers,
     KernelState,
     LinkState,
     NextHopObject,
+    Place,
     Prefix,
+    PutBackup,
     PutGroup,
     PutHop,
     PutRoute,
+    PutRule,
+    RemoveBackup,
     RemoveObject,
     RemoveRoute,
+    RemoveRule,
     RouteObject,
+    Rule,
     Stamp,
     Write,
 )
@@ -71,6 +78,9 @@ class Kernel:
     groups: dict[int, NextHopObject] = field(default_factory=dict)
     routes: dict[tuple[Prefix, int], tuple[int, int]] = field(default_factory=dict)
     """(prefix, metric) -> (protocol, group)"""
+    behind: dict[Place, int] = field(default_factory=dict)
+    """Our backups, and what is in the ports' tables; 0: look on in the next table."""
+    rules: set[Rule] = field(default_factory=set)
     log: list[Write] = field(default_factory=list)
 
     def link(self, ifindex: int) -> LinkState:
@@ -85,7 +95,11 @@ class Kernel:
                 RouteObject(prefix, metric, group)
                 for (prefix, metric), (protocol, group) in self.routes.items()
                 if protocol == STAMP.protocol
+            )
+            + tuple(
+                RouteObject(place.prefix, place.metric, group, place.table) for place, group in self.behind.items()
             ),
+            tuple(sorted(self.rules)),
         )
 
     def set_carrier(self, ifindex: int, is_up: bool) -> LinkState:
@@ -107,6 +121,7 @@ class Kernel:
         gone = [key for key, (_, group) in self.routes.items() if group and group not in self.groups]
         for key in gone:
             del self.routes[key]
+        self.behind = {place: group for place, group in self.behind.items() if not group or group in self.groups}
 
     def write(self, write: Write) -> int:
         error = self._refusal(write)
@@ -139,6 +154,16 @@ class Kernel:
                 return 0 if ours else errno.ESRCH
             case RemoveObject():
                 return 0 if write.id in self.hops or write.id in self.groups else errno.ENOENT
+            case PutBackup():
+                if write.group and write.group not in self.groups:
+                    return errno.EINVAL
+                return errno.EEXIST if write.is_new and write.place in self.behind else 0
+            case RemoveBackup():
+                return 0 if write.place in self.behind else errno.ESRCH
+            case PutRule():
+                return errno.EEXIST if write.rule in self.rules else 0
+            case RemoveRule():
+                return 0 if write.rule in self.rules else errno.ENOENT
 
     def _do(self, write: Write) -> None:
         match write:
@@ -159,6 +184,14 @@ class Kernel:
                 del self.routes[write.prefix, write.metric]
             case RemoveObject():
                 self.remove(write.id)
+            case PutBackup():
+                self.behind[write.place] = write.group
+            case RemoveBackup():
+                del self.behind[write.place]
+            case PutRule():
+                self.rules.add(write.rule)
+            case RemoveRule():
+                self.rules.remove(write.rule)
 
     def contents(self) -> dict[Prefix, GroupMembers | None]:
         """Return what each of our routes' groups holds."""
@@ -168,10 +201,26 @@ class Kernel:
                 found[prefix] = self.groups[group].members if group in self.groups else None
         return found
 
+    def meaning(self) -> tuple[object, ...]:
+        """Return all that is ours, by interfaces instead of numbers; groups that nothing uses would be left over."""
+
+        def held(group: int) -> tuple[tuple[int, int], ...]:
+            members = self.groups[group].members if group else ()
+            return tuple(sorted((self.hops[id_].ifindex, weight) for id_, weight in members))
+
+        used = {group for _, group in self.routes.values()} | set(self.behind.values())
+        return (
+            {prefix: held(group) for (prefix, _), (_, group) in self.routes.items()},
+            {place: held(group) for place, group in self.behind.items()},
+            self.rules,
+            self.groups.keys() - used,
+        )
+
     # --- what packets see ------------------------------------------------------------------------------------------------
     def served(self, text: str) -> tuple[int, ...] | None:
         """Return the interfaces by which the route of this prefix sends, () if it drops, None if there is none."""
-        for (prefix, _), (_, group) in self.routes.items():
+        behind = [(place.prefix, group) for place, group in self.behind.items() if place.table == TABLE_MAIN]
+        for prefix, group in [*((prefix, group) for (prefix, _), (_, group) in self.routes.items()), *behind]:
             if str(prefix) == text and group:
                 return tuple(self.hops[id_].ifindex for id_, _ in self.groups[group].members if self.hops[id_].ifindex)
         return None

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyroute2.netlink import nlmsg
+from pyroute2.netlink.rtnl.fibmsg import fibmsg
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
@@ -19,19 +20,27 @@ from erfs_agent.drivers.kernel_objects import (
     BLACKHOLE,
     IPV4,
     IPV6,
+    TABLES,
     AddressAdded,
     Hop,
     LinkState,
     NextHopObject,
     ObjectTouched,
+    Place,
     Prefix,
+    PutBackup,
     PutGroup,
     PutHop,
     PutRoute,
+    PutRule,
+    RemoveBackup,
     RemoveObject,
     RemoveRoute,
+    RemoveRule,
     RouteGone,
     RouteObject,
+    Rule,
+    RuleGone,
     Stamp,
     Write,
     describe,
@@ -41,6 +50,8 @@ STAMP = Stamp(protocol=229, metric=10)
 FE80_1 = b"\xfe\x80" + bytes(13) + b"\x01"
 TEN_1 = Prefix(IPV4, bytes([10, 1, 0, 0]), 24)
 FD01 = Prefix(IPV6, b"\xfd\x01" + bytes(14), 64)
+RULE = Rule(IPV6, "swp1", TABLES[0])
+RULE_ATTRIBUTES = [("FRA_IIFNAME", "swp1"), ("FRA_PRIORITY", 22900), ("FRA_TABLE", TABLES[0]), ("FRA_PROTOCOL", 229)]
 
 
 class nhmsg(nlmsg):  # noqa: N801 -- pyroute2's way
@@ -142,6 +153,29 @@ HOP = Hop("e1", FE80_1)
             ),
         ),
         (RemoveObject(7), made(nhmsg, 105, 0x5, 5, attrs=[("NHA_ID", 7)])),
+        (
+            PutBackup(Place(254, TEN_1, 11), 9, is_new=True),
+            made(
+                routemsg, 24, CREATE, 5, family=IPV4, dst_len=24, proto=229, type=1,
+                attrs=[("RTA_DST", "10.1.0.0"), ("RTA_PRIORITY", 11), ("RTA_TABLE", 254), ("RTA_NH_ID", 9)],
+            ),
+        ),
+        (
+            PutBackup(Place(TABLES[0], FD01, 11), 0, is_new=False),
+            made(
+                routemsg, 24, REPLACE | 0x400, 5, family=IPV6, dst_len=64, proto=229, type=9,
+                attrs=[("RTA_DST", "fd01::"), ("RTA_PRIORITY", 11), ("RTA_TABLE", TABLES[0])],
+            ),
+        ),
+        (
+            RemoveBackup(Place(TABLES[0], TEN_1, 11)),
+            made(
+                routemsg, 25, 0x5, 5, family=IPV4, dst_len=24, proto=229, type=0,
+                attrs=[("RTA_DST", "10.1.0.0"), ("RTA_PRIORITY", 11), ("RTA_TABLE", TABLES[0])],
+            ),
+        ),
+        (PutRule(RULE), made(fibmsg, 32, CREATE, 5, family=IPV6, action=1, attrs=RULE_ATTRIBUTES)),
+        (RemoveRule(RULE), made(fibmsg, 33, 0x5, 5, family=IPV6, action=1, attrs=RULE_ATTRIBUTES)),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, bytes) else "",
 )  # fmt: skip
@@ -183,6 +217,25 @@ def test_routes_are_read_back_if_they_are_ours_and_in_the_main_table() -> None:
     assert shown(proto=11) is None
     assert shown(table=100) is None
     assert shown(table=252, more=[("RTA_TABLE", 1000)]) is None
+
+
+def test_a_route_in_a_ports_own_table_is_read_back() -> None:
+    attributes = [("RTA_DST", "10.1.0.0"), ("RTA_PRIORITY", 11), ("RTA_TABLE", TABLES[0])]
+    data = made(routemsg, 24, 0, 5, family=IPV4, dst_len=24, table=252, proto=229, type=9, attrs=attributes)
+    assert netlink.route(raw(data), STAMP) == RouteObject(TEN_1, 11, 0, TABLES[0])
+
+
+def test_rules_are_read_if_they_are_just_like_ours() -> None:
+    def shown(**values: Any) -> Rule | None:
+        attributes = {**dict(RULE_ATTRIBUTES), **values}
+        return netlink.rule(raw(made(fibmsg, 32, 0, 5, family=IPV6, action=1, attrs=list(attributes.items()))), STAMP)
+
+    assert shown() == RULE
+    assert shown(FRA_PROTOCOL=11) is None
+    assert shown(FRA_PRIORITY=100) is None
+    assert shown(FRA_TABLE=77) is None
+    gone = made(fibmsg, 33, 0, 0, family=IPV6, action=1, attrs=RULE_ATTRIBUTES)
+    assert netlink.event(raw(gone), STAMP) == RuleGone(RULE)
 
 
 def test_a_default_route_has_no_destination() -> None:
@@ -275,6 +328,11 @@ def test_a_dry_run_names_the_commands() -> None:
         PutRoute(TEN_1, 10, is_new=True),
         RemoveRoute(FD01, 20),
         RemoveObject(10),
+        PutBackup(Place(254, TEN_1, 11), 10, is_new=True),
+        PutBackup(Place(TABLES[0], TEN_1, 11), 0, is_new=True),
+        RemoveBackup(Place(254, FD01, 11)),
+        PutRule(RULE),
+        RemoveRule(RULE),
     ]
 
     assert [describe(write, STAMP, devices) for write in writes] == [
@@ -285,6 +343,11 @@ def test_a_dry_run_names_the_commands() -> None:
         "ip route add 10.1.0.0/24 nhid 10 protocol 229 metric 10",
         "ip route del fd01::/64 protocol 229 metric 20",
         "ip nexthop del id 10",
+        "ip route add 10.1.0.0/24 nhid 10 table 254 protocol 229 metric 11",
+        "ip route add throw 10.1.0.0/24 table 3841982465 protocol 229 metric 11",
+        "ip route del fd01::/64 table 254 protocol 229 metric 11",
+        "ip -6 rule add iif swp1 lookup 3841982465 priority 22900 protocol 229",
+        "ip -6 rule del iif swp1 lookup 3841982465 priority 22900 protocol 229",
     ]
 
 

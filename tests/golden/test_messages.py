@@ -14,6 +14,7 @@ from erfs.messages import (
     CONTROLLER,
     Ack,
     Armed,
+    Backup,
     CannotReach,
     ChangeRef,
     Confirm,
@@ -73,6 +74,9 @@ PROGRAM = sealed(
         ),
     )
 )
+BACKED: Final = sealed(
+    PROGRAM.model_copy(update={"backups": (Backup(ports=("e2", "e3"), destinations=(DestinationId("@leaf2"),)),)})
+)
 MESSAGES: Final[tuple[Message, ...]] = (
     Presence(sender=LEAF, epoch=7, seq=11, state="online", incarnation=4, installed=INSTALLED),
     Presence(sender=LEAF, state="gone", incarnation=4),
@@ -97,6 +101,7 @@ MESSAGES: Final[tuple[Message, ...]] = (
         destinations=(DestinationId("@leaf2"), DestinationId("@leaf3+leaf4/host9")),
     ),
     PROGRAM,
+    BACKED,
     Ack(
         sender=LEAF,
         epoch=7,
@@ -130,3 +135,8 @@ def test_every_message_kind_has_a_line() -> None:
     kinds = get_args(get_args(Message)[0])
 
     assert {type(message) for message in MESSAGES} == set(kinds)
+
+
+def test_a_program_without_backups_says_nothing_of_them() -> None:
+    assert b"backups" not in encode(PROGRAM)
+    assert PROGRAM.digest != BACKED.digest

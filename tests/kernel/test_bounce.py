@@ -229,6 +229,7 @@ def test_everything_goes_when_nobody_wants_it_and_what_is_others_stays() -> None
         for command in (
             f"ip rule add iif {port} lookup 77 priority 22900",
             f"ip -6 rule add iif {port} lookup 77 priority 22901 protocol {PROTOCOL}",
+            f"ip rule add iif {port} lookup 3841982470 priority 22900 protocol 11",
             f"ip route add 10.64.1.0/24 dev lo metric {METRIC + 1} table 77",
             f"ip route add 10.64.1.0/24 dev lo metric {METRIC + 1}",
             "ip route add 10.99.0.0/24 dev lo table 3841982465",
@@ -238,7 +239,7 @@ def test_everything_goes_when_nobody_wants_it_and_what_is_others_stays() -> None
 
         here.write("edge0")
         assert everything(space) != before
-        assert space("ip rule").count("22900:") == 3
+        assert space("ip rule").count("22900:") == 4
         here.write("edge0", NO_BACKUPS)
 
         assert everything(space) == before

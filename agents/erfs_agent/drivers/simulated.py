@@ -29,6 +29,7 @@ class SimulatedDriver:
     The driver of *node* over a *plane*; it outlives restarts of the agent, as a switch's tables do.
 
     Whoever changes the plane's carriers calls ``on_port``.
+    Backups are ignored, which is conservative: what they would save counts as lost.
     """
 
     def __init__(self, plane: Plane, node: NodeId, ports: Iterable[str]) -> None:
