@@ -20,6 +20,7 @@ from erfs.messages import Member
 from erfs_agent.core import RoutesWritten, WriteRoutes
 from erfs_agent.drivers import netlink
 from erfs_agent.drivers.kernel_objects import ObjectTouched, RouteGone, Stamp
+from erfs_agent.forwarding import Backups
 
 from .bench import E1, E2, E3, METRIC, NEIGHBOURS, PORTS, PROTOCOL, A, B, Bench, Ear, bench, far_mac, mac
 from .namespaces import wire
@@ -539,7 +540,11 @@ def test_of_routes_only_the_removal_of_ours_is_heard_of(here: Bench) -> None:
             here.here(f"ip route del {prefix} dev e1 proto {protocol}")
     heard: list[object] = []
     while raws := here.driver._events.read():
-        heard += [netlink.event(raw, Stamp(PROTOCOL, METRIC)) for raw in raws if raw.kind in (netlink.RTM_NEWROUTE, netlink.RTM_DELROUTE)]
+        heard += [
+            netlink.event(raw, Stamp(PROTOCOL, METRIC))
+            for raw in raws
+            if raw.kind in (netlink.RTM_NEWROUTE, netlink.RTM_DELROUTE)
+        ]
 
     assert [str(found.prefix) for found in heard if isinstance(found, RouteGone)] == ["10.88.0.0/24", "fd88::/64"]
     assert len(heard) == 2
@@ -640,3 +645,62 @@ def test_namespaces_go_with_the_process_that_made_them_even_if_it_is_killed() ->
     # Readable when the holder has ended.
     assert select.select([descriptor], [], [], 20)[0] == [descriptor]
     os.close(descriptor)
+
+
+# --- backups --------------------------------------------------------------------------------------------------------------
+def shown(here: Bench) -> list[str]:
+    """Return our rules, and what is in our tables and behind our routes."""
+    asked = ("-4 rule", "-6 rule", *(f"{family} route show table all proto {PROTOCOL}" for family in ("-4", "-6")))
+    lines = [line for command in asked for line in here.here(f"ip {command}").splitlines()]
+    return sorted(
+        line.strip() for line in lines if "22900" in line or "384198" in line or f"metric {METRIC + 1}" in line
+    )
+
+
+BACKUPS = Backups({A: (E3,)}, {port: (port,) for port in PORTS})
+
+
+async def test_backups_rules_and_tables_taken_away_by_others_come_back() -> None:
+    with bench() as here, structlog.testing.capture_logs() as logs:
+        here.driver.watch(asyncio.get_running_loop())
+        assert here.driver.write(WriteRoutes(1, {A: (E1,), B: (E1, E2)}, (), BACKUPS)) == RoutesWritten(1, is_ok=True)
+        async with asyncio.timeout(20):
+            await turn_until(lambda: len([line for line in shown(here) if line.startswith("22900")]) == 4)
+            before = shown(here)
+            here.here("ip rule del priority 22900")
+            here.here(f"ip route del 10.1.0.0/24 metric {METRIC + 1}")
+            here.here("ip -6 route del fd02::/64 table 3841982465")
+            assert shown(here) != before
+            await turn_until(lambda: shown(here) == before)
+        assert {entry["event"] for entry in logs if "by_others" in entry["event"]} == {
+            "kernel_rule_removed_by_others",
+            "kernel_routes_removed_by_others",
+        }
+
+
+async def test_a_backup_that_acts_is_nobody_elses_doing() -> None:
+    with bench() as here, structlog.testing.capture_logs() as logs:
+        here.driver.watch(asyncio.get_running_loop())
+        here.driver.write(WriteRoutes(1, {A: (E1,)}, (), BACKUPS))
+        async with asyncio.timeout(20):
+            here.far.set_up("e1", False)
+            await turn_until(lambda: here.told == [("e1", False)])
+            assert here.served("10.1.0.0/24") == here.served("fd01::/64") == ("e3",)
+            here.far.set_up("e3", False)
+            await turn_until(lambda: here.told[-1:] == [("e3", False)])
+            assert here.served("10.1.0.0/24") == here.served("fd01::/64") == ()
+            here.far.set_up("e3", True)
+            await turn_until(lambda: here.served("fd01::/64") == ("e3",))
+            here.far.set_up("e1", True)
+            await turn_until(lambda: here.served("fd01::/64") == ("e1",))
+            await turn_until(lambda: here.driver._repair is None)
+        assert [entry for entry in logs if "by_others" in entry["event"]] == []
+
+
+def test_a_dry_run_writes_no_backup(here: Bench) -> None:
+    here.restart(is_dry_run=True)
+    with structlog.testing.capture_logs() as logs:
+        here.driver.write(WriteRoutes(1, {A: (E1,), B: (E1, E2)}, (), BACKUPS))
+
+    assert shown(here) == []
+    assert any(entry.get("would", "").startswith("ip -6 rule add iif e1") for entry in logs)
