@@ -21,14 +21,16 @@ if TYPE_CHECKING:
 OUTPUTS = ("journal.jsonl", "report.json", "report.html")
 
 
-def fabric_for(file: "ScenarioFile", override: Path | None) -> "Fabric":
-    """Return the fabric of a scenario: *override*, or its own file, or what its generator makes."""
+def fabric_for(file: "ScenarioFile", override: Path | None, backend: str = "sim") -> "Fabric":
+    """Return the fabric of a scenario on *backend*: *override*, or its own file, or what a generator of it makes."""
     from erfs.generators import generate
     from erfs.importers.detect import load_fabric
 
     part = file.scenario.fabric
     if override is not None:
         return load_fabric(override).fabric
+    if backend == "kernel" and part.kernel is not None:
+        return generate(part.kernel.kind, part.kernel.params)
     if part.file is not None:
         return load_fabric(file.folder / part.file).fabric
     assert part.generate is not None
@@ -94,7 +96,9 @@ def command(
     if ip_version == 5 or (ip_version == 6 and backend != "kernel"):
         raise click.UsageError("--ip-version is 4 or 6, and 6 is for --backend kernel: no other sends packets")
     file = load_scenario(scenario)
-    plan = compile_plan(file, fabric_for(file, fabric), seed=seed, is_protecting=False if no_protection else None)
+    plan = compile_plan(
+        file, fabric_for(file, fabric, backend), seed=seed, is_protecting=False if no_protection else None
+    )
     folder = out or Path("out") / f"{plan.name}-seed{plan.seed}"
     _prepare(folder, force)
     is_residue = _execute(plan, backend, folder, broker, ip_version)
