@@ -12,8 +12,10 @@ from erfs.errors import ConfigError, Problem
 from erfs.journal import read
 from erfs_scenario.report import (
     DEFINITIONS,
+    Chain,
     FabricSummary,
     FaultReport,
+    Probes,
     Report,
     Return,
     SetReport,
@@ -78,6 +80,7 @@ def judge_records(records: Iterable[dict[str, Any]], source: str = "journal") ->
         measured_until_ns=timeline.finished_ns,
         verdict=verdict_on(timeline, outages, steady, faults, sets, loops),
         steady_state=steady,
+        probes=_probes(timeline),
         faults=faults,
         demand_sets=sets,
         loops=loops,
@@ -88,6 +91,13 @@ def judge_records(records: Iterable[dict[str, Any]], source: str = "journal") ->
         timing=header["timing"],
         definitions=DEFINITIONS,
     )
+
+
+def _probes(timeline: Timeline) -> Probes | None:
+    found = next((record for record in timeline.marks if record["event"] == "probes_measured"), None)
+    if found is None:
+        return None
+    return Probes(flows=timeline.flow_count, **{name: found[name] for name in Probes.model_fields if name != "flows"})
 
 
 def spread(durations: Sequence[int]) -> Spread:
@@ -169,6 +179,7 @@ def _fault_report(timeline: Timeline, outages: Attribution, fault: FaultTimes) -
         far=spread(recovered[True]),
         all=spread(recovered[False] + recovered[True]),
         stages=_stages(timeline, fault),
+        chain=_chain(timeline, fault),
         not_recovered=_tally(timeline, left[NOT_RECOVERED]),
         cut=_tally(timeline, left[CUT]),
         cut_by_policy=_tally(timeline, left[CUT_BY_POLICY]),
@@ -239,6 +250,29 @@ def _stages(timeline: Timeline, fault: FaultTimes) -> Stages:
                 if record["event"] == "cannot_reach_published" and record.get("destinations")
             }
         ),
+    )
+
+
+def _chain(timeline: Timeline, fault: FaultTimes) -> Chain | None:
+    record = next(
+        (one for one in timeline.marks if one["event"] == "chains_measured" and one["fault"] == fault.id), None
+    )
+    if record is None:
+        return None
+    rows = [row[3:] for row in record["flows"]]
+
+    def median(place: int) -> int | None:
+        return spread([row[place] for row in rows if row[place] is not None]).median_ns
+
+    rests = [abs(through - acknowledged) for _, _, acknowledged, through in rows]
+    return Chain(
+        flows=len(rows),
+        detected_ns=median(0),
+        fact_received_ns=median(1),
+        acknowledged_ns=median(2),
+        through_ns=median(3),
+        rest_max_ns=max(rests, default=None),
+        within_two_intervals=sum(rest <= 2 * record["interval_ns"] for rest in rests),
     )
 
 

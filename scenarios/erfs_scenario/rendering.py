@@ -11,7 +11,7 @@ import jinja2
 
 from erfs.units import format_bps, format_duration
 from erfs_scenario.report import FaultReport, Report
-from erfs_scenario.tables import milliseconds, three
+from erfs_scenario.tables import milliseconds, probes_line, three
 from erfs_scenario.verdict import format_share
 
 _FOLDER: Final = Path(__file__).parent / "templates"
@@ -40,7 +40,9 @@ def html_of(report: Report) -> str:
         "thousands": lambda value: f"{value:,}",
     }
     pictures = {fault.id: picture_of(fault) for fault in report.faults}
-    return environment.get_template("report.html.j2").render(report=report, pictures=pictures)
+    return environment.get_template("report.html.j2").render(
+        report=report, pictures=pictures, probes=None if report.probes is None else probes_line(report.probes)
+    )
 
 
 def picture_of(fault: FaultReport) -> dict[str, object] | None:

@@ -69,6 +69,24 @@ class Stages(_Value):
     """Nodes that told others they have no next hop left."""
 
 
+class Chain(_Value):
+    """
+    How affected flows came back by an agent's change, measured packet by packet; medians over flows, counted from the fault taking
+    effect. Detected, fact received at the node that repairs the flow, its kernel acknowledged, first datagram through.
+    """
+
+    flows: int
+    detected_ns: int | None = None
+    fact_received_ns: int | None = None
+    """Of the flows whose repairing node did not see the failure itself."""
+    acknowledged_ns: int | None = None
+    through_ns: int | None = None
+    rest_max_ns: int | None = None
+    """The largest difference between the acknowledgement and the first datagram through, over all flows."""
+    within_two_intervals: int = 0
+    """Flows for which that is at most two probe intervals: the chain adds up."""
+
+
 class Return(_Value):
     """What the end of the fault did."""
 
@@ -102,6 +120,8 @@ class FaultReport(_Value):
     far: Spread
     all: Spread
     stages: Stages
+    chain: Chain | None = None
+    """Of the kernel backend."""
     not_recovered: Tally
     cut: Tally
     cut_by_policy: Tally
@@ -175,6 +195,29 @@ class SteadyState(_Value):
     remarks: tuple[str, ...] = ()
 
 
+class Probes(_Value):
+    """How a real forwarding plane was measured: numbered datagrams, and what the instrument itself did wrong."""
+
+    flows: int
+    """A sample of the demands, chosen before the run so that enough of them cross whatever breaks."""
+    ip_version: int
+    interval_ns: int
+    """Between two datagrams of a flow; no figure is finer than that."""
+    sent: int
+    lost: int
+    duplicates: int
+    reordered: int
+    refused: int
+    """Datagrams that the sender's own kernel did not take."""
+    late_p99_ns: int
+    late_max_ns: int
+    """How late the prober was; instants are those at which it really sent."""
+    cpu_ppm: int
+    """Its share of one processor, the kernel's work of forwarding its datagrams included."""
+    several_gaps: dict[str, tuple[tuple[str, str], ...]]
+    """By fault, the affected flows that saw several gaps, or whose gap by loss and by time between arrivals differ."""
+
+
 class FabricSummary(_Value):
     """Which fabric."""
 
@@ -202,6 +245,8 @@ class Report(_Value):
     measured_until_ns: int
     verdict: Verdict
     steady_state: SteadyState
+    probes: Probes | None = None
+    """Of the kernel backend."""
     faults: tuple[FaultReport, ...]
     demand_sets: tuple[SetReport, ...]
     loops: tuple[tuple[str, ...], ...]

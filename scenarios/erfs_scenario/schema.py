@@ -479,19 +479,22 @@ def parse_scenario(content: bytes, source: str, folder: Path = Path()) -> Scenar
 
 def _generator_problems(document: Document) -> list[Problem]:
     fabric = document.data.get("fabric")
-    generate = fabric.get("generate") if isinstance(fabric, dict) else None
-    if not isinstance(generate, dict) or not isinstance(generate.get("kind"), str):
-        return []
-    path: yaml_marks.Path = ("fabric", "generate")
-    generator = GENERATORS.get(generate["kind"])
-    if generator is None:
-        message = f'there is no generator "{generate["kind"]}"'
-        return [document.problem((*path, "kind"), message, suggest(generate["kind"], GENERATORS))]
-    try:
-        generator.params.model_validate({key: value for key, value in generate.items() if key != "kind"})
-    except ValidationError as error:
-        return _problems_of(error, document, generator.params, path)
-    return []
+    problems: list[Problem] = []
+    for key in ("generate", "kernel"):
+        generate = fabric.get(key) if isinstance(fabric, dict) else None
+        if not isinstance(generate, dict) or not isinstance(generate.get("kind"), str):
+            continue
+        path: yaml_marks.Path = ("fabric", key)
+        generator = GENERATORS.get(generate["kind"])
+        if generator is None:
+            message = f'there is no generator "{generate["kind"]}"'
+            problems.append(document.problem((*path, "kind"), message, suggest(generate["kind"], GENERATORS)))
+            continue
+        try:
+            generator.params.model_validate({key: value for key, value in generate.items() if key != "kind"})
+        except ValidationError as error:
+            problems += _problems_of(error, document, generator.params, path)
+    return problems
 
 
 def _duplicate_names(document: Document) -> list[Problem]:
@@ -571,7 +574,7 @@ def _problems_of(
             continue
         if kind == "missing":
             message = f'"{loc[-1]}" is missing'
-        elif kind == "literal_error" and isinstance(found["input"], str):
+        elif kind in ("literal_error", "enum") and isinstance(found["input"], str):
             words = re.findall(r"'([^']*)'", str(context.get("expected", "")))
             message, advice = f'"{found["input"]}" is not known here', suggest(found["input"], words)
         elif kind == "string_pattern_mismatch":

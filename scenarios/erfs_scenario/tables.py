@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from erfs.units import format_duration, format_ms
-from erfs_scenario.report import FaultReport, Report, Spread, Tally
+from erfs_scenario.report import Chain, FaultReport, Probes, Report, Spread, Tally
 from erfs_scenario.verdict import format_share
 
 # More faults than this scroll the verdict's context away; report.json has them all.
@@ -81,6 +81,22 @@ def tables_of(report: Report) -> list[Any]:
             },
         )
     )
+    chained = [fault for fault in faults if fault.chain is not None and fault.chain.flows]
+    if chained:
+        parts.append(
+            _table(
+                "by packets",
+                chained,
+                {
+                    "flows": lambda fault: str(_chain(fault).flows),
+                    "detected": lambda fault: milliseconds(_chain(fault).detected_ns),
+                    "fact received": lambda fault: milliseconds(_chain(fault).fact_received_ns),
+                    "acknowledged": lambda fault: milliseconds(_chain(fault).acknowledged_ns),
+                    "first through": lambda fault: milliseconds(_chain(fault).through_ns),
+                    "adds up": lambda fault: f"{_chain(fault).within_two_intervals} of {_chain(fault).flows}",
+                },
+            )
+        )
     parts.append(
         _table(
             "return",
@@ -113,6 +129,8 @@ def tables_of(report: Report) -> list[Any]:
             down,
         )
     parts.append(availability)
+    if report.probes is not None:
+        parts.append(Text(probes_line(report.probes), style="dim"))
     if report.unserved_count:
         parts.append(Text(f"{report.unserved_count} flows were left without full service, listed in the report"))
     parts.append(Text())
@@ -125,6 +143,22 @@ def tables_of(report: Report) -> list[Any]:
 
 def _affected(tally: Tally) -> str:
     return f"{tally.flows} ({tally.demands:,} demands)" if tally.flows else "0"
+
+
+def _chain(fault: FaultReport) -> Chain:
+    assert fault.chain is not None
+    return fault.chain
+
+
+def probes_line(probes: Probes) -> str:
+    """Return how a real forwarding plane was measured, and how well."""
+    odd = sum(map(len, probes.several_gaps.values()))
+    return (
+        f"probes: {probes.flows} flows of IPv{probes.ip_version} datagrams every {format_duration(probes.interval_ns)},"
+        f" {probes.lost:,} of {probes.sent:,} lost, {probes.duplicates} twice, {probes.reordered} out of order;"
+        f" the prober was {format_ms(probes.late_p99_ns)} late at the 99th percentile, {format_ms(probes.late_max_ns)} at most,"
+        f" on {probes.cpu_ppm / 10_000:.0f} % of a processor" + (f"; {odd} flows saw several gaps" if odd else "")
+    )
 
 
 def _table(title: str, faults: Sequence[FaultReport], columns: dict[str, Callable[[FaultReport], str]]) -> Table:

@@ -128,7 +128,9 @@ class Receiver:
             header.iov = ctypes.pointer(self._vectors[index])
             header.iov_count = 1
             header.control = self._control.ctypes.data + index * _CONTROL_SIZE
-        raw = np.frombuffer(memoryview(self._messages).cast("B"), dtype=np.uint8).reshape(count_max, ctypes.sizeof(_Message))
+        raw = np.frombuffer(memoryview(self._messages).cast("B"), dtype=np.uint8).reshape(
+            count_max, ctypes.sizeof(_Message)
+        )
         place = _Header.control_length.offset
         self._control_lengths = raw[:, place : place + 8].view(np.uint64)
         self._control_lengths[:] = _CONTROL_SIZE

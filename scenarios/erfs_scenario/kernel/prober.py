@@ -31,8 +31,8 @@ _UDP_HEADER: Final = 8
 _BODY: Final = 8
 _IPV6_CHECKSUM, _IPPROTO_IPV6 = 7, 41
 _SO_RCVBUFFORCE: Final = 33
-# Before ordinary programs, so that a busy machine does not make the instrument late; behind the liveness sessions.
-_PRIORITY: Final = 1
+# Before ordinary programs and agents, so that a busy machine does not make the instrument late; behind the liveness sessions.
+_PRIORITY: Final = 7
 # Two seconds of datagrams of a busy target; the process may be held up for as long without losing any of them.
 _RECEIVE_BUFFER: Final = 8 << 20
 

@@ -21,6 +21,7 @@ from erfs.faults import PHYSICAL, SILENT, Fault
 from erfs.units import MS, SECOND, format_duration
 from erfs_scenario.kernel.breakages import Breakage, Silence
 from erfs_scenario.kernel.capabilities import missing_capabilities, require
+from erfs_scenario.kernel.chains import Said, chains, said
 from erfs_scenario.kernel.faults import NEEDS, breakage_of, refuse_overlaps
 from erfs_scenario.kernel.flows import Chosen, choose_flows, sending_ends
 from erfs_scenario.kernel.lab import lab_file, marked, why_not
@@ -99,7 +100,7 @@ def run_kernel(
                         await measurement.run()
                     finally:
                         await members.stop()
-                        measurement.take_last_marks()
+                        measurement.write_down()
 
                 with inside(spaces.path(None)):
                     run_to_the_end(run())
@@ -150,8 +151,11 @@ class Measurement:
         self._merger = Merger(record, WINDOW_NS)
         self._chosen: Chosen
         self._probing: Probing
+        self._notes: Notes | None = None
+        self._said: list[Said] = []
         self._breakages: dict[str, Breakage] = {}
-        self._affected: dict[str, list[int]] = {}
+        self._affected: dict[str, dict[int, Trace]] = {}
+        """By fault, the way of each flow that it may harm, as it was before."""
         self._calls: dict[str, tuple[int, int]] = {}
         """Around the calls that made each fault."""
         self._occurrences: list[Occurrence] = []
@@ -174,15 +178,16 @@ class Measurement:
             await self._wait_until(self._plan.measure_from_ns)
             self._note_start()
             await self._carry_out()
-            notes = await self._probing.stop()
+            self._notes = await self._probing.stop()
         finally:
             await self._probing.abandon()
             await self._mend_everything()
-        self._write_down(notes)
 
-    def take_last_marks(self) -> None:
-        """Write down what controller and agents noted at last."""
+    def write_down(self) -> None:
+        """Record what controller and agents noted at last, and what the probes saw. To be called once nobody notes anything more."""
         self._take_marks()
+        if self._notes is not None:
+            self._write_down(self._notes)
         self._merger.pass_on_all()
 
     def note(self, event: str, fields: dict[str, object], at_ns: int | None = None) -> None:
@@ -221,7 +226,9 @@ class Measurement:
         await asyncio.sleep(COUNTED_NS / SECOND)
         after, lasted_ns = self._counters(), time.monotonic_ns() - began_ns
         expected: dict[LinkEnd, int] = {}
-        for found in traces:
+        for flow, found in zip(self._chosen.flows, traces, strict=True):
+            if not found.is_whole:
+                raise LabError(f'the fabric is not at rest: "{flow.source}" has lost its way to "{flow.target}"')
             for hop in found.hops:
                 expected[hop.end] = expected.get(hop.end, 0) + 1
         sent = {end: after[end] - count for end, count in before.items()}
@@ -280,18 +287,20 @@ class Measurement:
                 self._on_progress(self.now_ns())
 
     def _take_marks(self) -> None:
-        for at_ns, event, fields in self._members.read_marks():
+        marks = self._members.read_marks()
+        self._said += said(marks)
+        for at_ns, event, fields in marks:
             self.note(event, fields, at_ns - self._start_ns)
 
     def _note_affected(self, fault: Fault) -> None:
         harmed = self._harmed(fault) if fault.kind in PHYSICAL else frozenset()
         rows: list[list[object]] = []
-        affected = []
+        affected = {}
         for index, found in enumerate(self._traces() if harmed else ()):
             hit = next((hop for hop in found.hops if hop.end in harmed), None)
             if hit is not None and found.is_whole:
                 side = "near" if hit.others - harmed else "far"
-                affected.append(index)
+                affected[index] = found
                 rows.append([*flow_id(self._chosen.flows[index]), {self._chosen.sets[index]: 1}, PPM, side])
         self._affected[fault.id] = affected
         self.note("flows_affected", {"fault": fault.id, "flows": rows})
@@ -331,16 +340,15 @@ class Measurement:
     # --- after ------------------------------------------------------------------------------------------------------------
     def _write_down(self, notes: Notes) -> None:
         for occurrence in self._occurrences:
-            fault = occurrence.fault
-            if occurrence.is_begin and fault.kind in SILENT:
-                self._note_effect(fault, notes)
+            if occurrence.is_begin and occurrence.fault.kind in PHYSICAL:
+                self._note_effect(occurrence.fault, notes)
         lines = flow_lines(
             self._plan.fabric, self._chosen.flows, self._chosen.sets, notes.flows, self._on_probe_clock()
         )
         from_ns, until_ns = self._plan.measure_from_ns, self._plan.duration_ns
         for at_ns, event, fields in lines:
-            # What was lost before the measurement began is not of this run.
-            if at_ns - self._start_ns >= from_ns:
+            # What was lost before the measurement began, or after it ended, is not of this run.
+            if from_ns <= at_ns - self._start_ns <= until_ns:
                 self.note(event, fields, at_ns - self._start_ns)
         self.note("probes_measured", self._summary(notes), until_ns)
         lost = sum(bool(record.gaps and record.gaps[-1].is_open) for record in notes.flows)
@@ -351,12 +359,40 @@ class Measurement:
             yield Occurrence(one.at_ns + self._start_ns, one.fault, one.is_begin, one.links)
 
     def _note_effect(self, fault: Fault, notes: Notes) -> None:
-        began_ns, done_ns = self._calls[fault.id]
-        affected = [notes.flows[index] for index in self._affected[fault.id]]
-        found = effective_at(
-            began_ns + self._start_ns, done_ns + self._start_ns, affected, notes.sent_at_ns, FIRST_LOSS_NS
+        began_ns, done_ns = (at_ns + self._start_ns for at_ns in self._calls[fault.id])
+        affected = self._affected[fault.id]
+        effective_ns = began_ns
+        if fault.kind in SILENT:
+            harmed = [notes.flows[index] for index in affected]
+            found = effective_at(began_ns, done_ns, harmed, notes.sent_at_ns, FIRST_LOSS_NS)
+            effective_ns = done_ns if found is None else found
+            self.note("fault_effective", {"fault": fault.id}, effective_ns - self._start_ns)
+        ended_ns = min(
+            (one.at_ns for one in self._occurrences if one.fault is fault and not one.is_begin),
+            default=self._plan.duration_ns,
         )
-        self.note("fault_effective", {"fault": fault.id}, done_ns if found is None else found - self._start_ns)
+        links = self._plan.links_hit(fault)
+        rows = [
+            [
+                *flow_id(self._chosen.flows[chain.flow]),
+                chain.node,
+                *(
+                    None if at_ns is None else at_ns - effective_ns
+                    for at_ns in (chain.detected_ns, chain.fact_ns, chain.acknowledged_ns, chain.through_ns)
+                ),
+            ]
+            for chain in chains(
+                affected,
+                self._harmed(fault),
+                notes.flows,
+                self._said,
+                failed=frozenset(map(str, (*links, *fault.nodes))),
+                effective_ns=effective_ns,
+                until_ns=ended_ns + self._start_ns,
+                interval_ns=notes.interval_ns,
+            )
+        ]
+        self.note("chains_measured", {"fault": fault.id, "interval_ns": notes.interval_ns, "flows": rows})
 
     def _summary(self, notes: Notes) -> dict[str, object]:
         flagged: Mapping[str, list[list[str]]] = {fault.id: [] for fault in self._plan.faults}
