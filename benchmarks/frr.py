@@ -25,6 +25,9 @@ from erfs_scenario.processes import Child
 DAEMONS: Final = Path("/usr/lib/frr")
 _PRIVATE: Final = ("/var/tmp", "/run/frr")
 _NAMES: Final = frozenset({"zebra", "ospfd", "bfdd"})
+# As ERFS's sessions have it.
+PRIORITY: Final = 10
+REALTIME: Final = {"none": frozenset[str](), "bfdd": frozenset({"bfdd"}), "all": frozenset({"zebra", "ospfd", "bfdd"})}
 BFD_INTERVAL_MS: Final = 10
 BFD_MULTIPLIER: Final = 3
 _LINKS: Final = IPv4Address("10.200.0.0")
@@ -46,17 +49,21 @@ class Frr(System):
     Args:
         spaces, folder: As for any system.
         watched: The links that have BFD sessions when tuned.
+        realtime: The daemons that run before ordinary processes.
         is_tuned: BFD, no SPF hold-off at first, no throttling of link-state advertisements; otherwise FRR's defaults.
     """
 
     # The longest wait that FRR makes of its own accord is five seconds (MinLSInterval); after six it has forgotten the last event.
     quiet_s = 6.0
 
-    def __init__(self, spaces: Spaces, folder: Path, watched: Sequence[Link], *, is_tuned: bool) -> None:
+    def __init__(
+        self, spaces: Spaces, folder: Path, watched: Sequence[Link], *, is_tuned: bool, realtime: frozenset[str]
+    ) -> None:
         super().__init__(spaces, folder)
         self.name = "FRR tuned" if is_tuned else "FRR default"
         self.hears_silence = is_tuned
         self._is_tuned = is_tuned
+        self._realtime = realtime
         self._watched = frozenset(end for link in watched for end in link.ends)
         self._switches = [node.id for node in spaces.fabric.switches]
         self._children: list[Child] = []
@@ -120,16 +127,17 @@ class Frr(System):
             await self._start_daemons(node)
         tell(f"{self.name}: {len(self._children)} processes started")
         deadline_s = time.monotonic() + _CONVERGED_S
-        while reason := self._not_converged() or self.unready():
-            self._check()
+        quiet_from_s = None
+        while quiet_from_s is None or time.monotonic() - quiet_from_s < self.quiet_s:
+            reason = self._not_converged() or self.unready()
+            if reason:
+                quiet_from_s = None
+            elif quiet_from_s is None:
+                quiet_from_s = time.monotonic()
             if time.monotonic() > deadline_s:
-                raise LabError(
-                    f"{self.name} did not converge within {_CONVERGED_S:.0f} s: {reason}; {self._children[0].last_words()}"
-                )
+                words = self._children[0].last_words()
+                raise LabError(f"{self.name} did not converge within {_CONVERGED_S:.0f} s: {reason}; {words}")
             await asyncio.sleep(POLL_S)
-        await asyncio.sleep(self.quiet_s)
-        if reason := self._not_converged() or self.unready():
-            raise LabError(f"{self.name} did not stay converged: {reason}")
         tell(f"{self.name}: converged")
 
     async def stop(self) -> None:
@@ -216,7 +224,8 @@ class Frr(System):
                 *("--vty_socket", folder, "-A", "127.0.0.1", "-P", "0", "-u", "frr", "-g", "frr"),
                 *("--log", "stdout", "--log-level", "warnings", *more),
             )
-            return " ".join(map(str, (DAEMONS / name, *options, "&")))
+            before = ("chrt", "--fifo", PRIORITY) if name in self._realtime else ()
+            return " ".join(map(str, (*before, DAEMONS / name, *options, "&")))
 
         return "\n".join(
             [

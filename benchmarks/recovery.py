@@ -28,7 +28,16 @@ from rich.console import Console
 from benchmarks import frr
 from benchmarks.recovery_report import ERFS, ERFS_FAST, KERNEL_ONLY, SYSTEMS, Lines, chart, read_lines, show, summary
 from benchmarks.recovery_systems import Erfs, KernelOnly, System, fabric_of, watched_links
-from benchmarks.recovery_trials import FAULTS, MANY, SECOND_FAILURE, Trial, run_trial, trials_of, window_of
+from benchmarks.recovery_trials import (
+    FAULTS,
+    MANY,
+    SECOND_FAILURE,
+    DisturbedError,
+    Trial,
+    run_trial,
+    trials_of,
+    window_of,
+)
 from benchmarks.timing import fail, load_now, machine_facts
 from erfs.addressing import plan_addresses
 from erfs.aio.loop import loop_factory
@@ -43,6 +52,8 @@ INTERVAL_NS: Final = 10 * MS
 TRIAL_S: Final = {KERNEL_ONLY: 2.5, "FRR default": 22.0, "FRR tuned": 18.0, ERFS: 4.5, ERFS_FAST: 4.5}
 BLOCK_S: Final = {KERNEL_ONLY: 2.0, "FRR default": 35.0, "FRR tuned": 35.0, ERFS: 45.0, ERFS_FAST: 45.0}
 ATTEMPTS: Final = 3
+# In one block.
+DISTURBANCES_MAX: Final = 10
 
 
 def missing() -> str:
@@ -50,7 +61,7 @@ def missing() -> str:
     reason = why_not()
     if reason:
         return reason
-    absent = [name for name in ("mosquitto", "nft", "ip", "nsenter", "unshare") if shutil.which(name) is None]
+    absent = [name for name in ("mosquitto", "nft", "ip", "nsenter", "unshare", "chrt") if shutil.which(name) is None]
     absent += frr.missing()
     return f"not found: {', '.join(absent)} (apt install frr mosquitto nftables)" if absent else ""
 
@@ -93,6 +104,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--medium", choices=list(Medium), default=Medium.LOSSY, help="what the fabric's links are to ERFS"
     )
+    parser.add_argument(
+        "--frr-realtime",
+        choices=list(frr.REALTIME),
+        default="bfdd",
+        help="daemons of FRR that run before ordinary processes",
+    )
     parser.add_argument("--idle", type=float, default=20.0, help="seconds over which idle CPU is measured")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="a line for each trial, as it happens; what is in it is not run again")
@@ -106,7 +123,9 @@ def _arguments() -> argparse.Namespace:
 
 
 def _measure_and_tell(arguments: argparse.Namespace, out: Path) -> None:
-    what = {name: getattr(arguments, name) for name in ("trials", "few", "block", "fast_ms", "pods", "seed")}
+    what = {
+        name: getattr(arguments, name) for name in ("trials", "few", "block", "fast_ms", "pods", "frr_realtime", "seed")
+    }
     what["medium"] = str(arguments.medium)
     before = read_lines(out)
     if before.header and before.header["parameters"] != what:
@@ -163,10 +182,11 @@ class _Run:
         self._spaces = spaces
         self._known = set(before.systems)
         self._watched = watched = watched_links(spaces.fabric, arguments.pods)
+        realtime = frr.REALTIME[arguments.frr_realtime]
         makers: dict[str, Callable[[], System]] = {
             KERNEL_ONLY: lambda: KernelOnly(spaces, folder / "kernel"),
-            "FRR default": lambda: frr.Frr(spaces, folder / "frr-default", watched, is_tuned=False),
-            "FRR tuned": lambda: frr.Frr(spaces, folder / "frr-tuned", watched, is_tuned=True),
+            "FRR default": lambda: frr.Frr(spaces, folder / "frr-default", watched, is_tuned=False, realtime=realtime),
+            "FRR tuned": lambda: frr.Frr(spaces, folder / "frr-tuned", watched, is_tuned=True, realtime=realtime),
             ERFS: lambda: Erfs(spaces, folder / "erfs", watched, name=ERFS, interval_ns=INTERVAL_NS),
             ERFS_FAST: lambda: Erfs(
                 spaces, folder / "erfs-fast", watched, name=ERFS_FAST, interval_ns=round(arguments.fast_ms * MS)
@@ -232,14 +252,25 @@ class _Run:
                 cost = await system.cost(self._arguments.idle)
                 _write(self._file, "system", {"system": system.name, "liveness": system.liveness, **asdict(cost)})
                 self._known.add(system.name)
+            disturbances = 0
             while todo:
                 trial = todo[0]
                 await system.settle()
                 began_s = time.monotonic()
-                for outcome in await run_trial(system, trial, self._folder, self._arguments.seed):
+                try:
+                    outcomes = await run_trial(system, trial, self._folder, self._arguments.seed)
+                except DisturbedError as error:
+                    disturbances += 1
+                    told = {"system": system.name, "fault": trial.fault, "index": trial.index, "text": str(error)}
+                    _write(self._file, "disturbance", told)
+                    self._say(f"{system.name}, {trial.fault} {trial.index}, again: {error}")
+                    if disturbances >= DISTURBANCES_MAX:
+                        raise
+                    continue
+                for outcome in outcomes:
                     _write(self._file, "outcome", outcome.line() | {"load": load_now()})
                     self._progress(outcome.line(), time.monotonic() - began_s)
-                self._left_s -= self._estimate_s(system, [trial]) - (BLOCK_S[system.name])
+                self._left_s -= self._estimate_s(system, [trial]) - BLOCK_S[system.name]
                 del todo[0]
         finally:
             await system.leave()

@@ -30,7 +30,8 @@ DEFINITION: Final = (
     "Recovery of a trial: from the fault's effect (the last tick at which the datagrams of all affected flows still got through, not"
     " before the call that broke it began) until the last affected flow of that side got through for good, in ms; the probe's interval"
     " is 1 ms. Far-end flows: the node in front of the fault has no other way for them. Censored: trials in which a flow did not"
-    " recover within the window; they count as larger than all others."
+    " recover within the window; they count as larger than all others. Disturbed: trials made again because flows lost something, or"
+    " had gone elsewhere, before the fault."
 )
 
 
@@ -75,7 +76,10 @@ class Lines:
     systems: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By name: liveness and cost, the last that was said."""
     outcomes: list[dict[str, Any]] = field(default_factory=list)
+    disturbances: list[dict[str, Any]] = field(default_factory=list)
+    """Trials made again, because the system moved before the fault, as by a session that failed for nothing."""
     troubles: list[dict[str, Any]] = field(default_factory=list)
+    """Trials made again with the system started anew."""
 
     @property
     def done(self) -> set[tuple[str, str, int]]:
@@ -100,6 +104,8 @@ def read_lines(path: Path) -> Lines:
                 found.systems[line.pop("system")] = line
             case "outcome":
                 found.outcomes.append(line)
+            case "disturbance":
+                found.disturbances.append(line)
             case "trouble":
                 found.troubles.append(line)
             case other:
@@ -181,7 +187,7 @@ def summary(lines: Lines) -> dict[str, Any]:
                     "near": _plain(near.get((system, fault))),
                     "flows_min": min((line["far"] or {"flows": 0})["flows"] for line in part),
                     "beside_lost": sum(line["beside_lost"] for line in part),
-                    "disturbed": sum(line["before_lost"] > 0 for line in part),
+                    "disturbed": sum((line["system"], line["fault"]) == (system, fault) for line in lines.disturbances),
                     "prober_late_p99_ms": quantile(sorted(line["late_p99_ms"] for line in part), 0.5),
                     "prober_late_max_ms": max(line["late_max_ms"] for line in part),
                     "prober_percent": quantile(sorted(line["prober_percent"] for line in part), 0.5),

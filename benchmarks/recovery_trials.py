@@ -55,6 +55,10 @@ _FIRST_LOSS_NS: Final = 100 * MS
 _EFFECT_S: Final = 1.0
 
 
+class DisturbedError(LabError):
+    """Something happened before the fault, or instead of it: the trial says nothing and is to be made again."""
+
+
 # --- what breaks -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Break:
@@ -262,7 +266,6 @@ class Outcome:
         far, near: Flows that the node in front of the fault cannot send another way, and flows that it can.
         flows: Flows sent, affected or not.
         beside_lost: Datagrams that flows lost which the fault does not affect.
-        before_lost: Datagrams that any flow lost before the fault.
         call_ms: How long the call took that broke it.
         late_p99_ms, late_max_ms, prober_percent: The prober's own lateness and share of a core.
         window_ms: How long was looked.
@@ -276,7 +279,6 @@ class Outcome:
     near: Side | None
     flows: int
     beside_lost: int
-    before_lost: int
     call_ms: float
     late_p99_ms: float
     late_max_ms: float
@@ -305,7 +307,8 @@ async def run_trial(system: System, trial: Trial, folder: Path, seed: int) -> li
     Run one trial on a system at rest; everything is mended when this returns, but the system need not be at rest.
 
     Raises:
-        LabError: the fault did not happen as asked, or the prober failed.
+        DisturbedError: flows lost something before the fault, or it hit nothing.
+        LabError: the prober failed.
     """
     spaces = system.spaces
     harmed = [sending_ends(spaces.fabric, what) for what in (trial.first, trial.then) if what is not None]
@@ -343,6 +346,9 @@ async def run_trial(system: System, trial: Trial, folder: Path, seed: int) -> li
         await probing.abandon()
         for breakage in reversed(broken):
             await breakage.end()
+    lost = sum(gap.lost for record in notes.flows for gap in record.gaps if gap.from_ns < first.begun_ns - 2 * MS)
+    if lost:
+        raise DisturbedError(f"{lost} datagrams were lost before the fault")
     return [_outcome(system, trial, shot, chosen.flows, notes) for shot in shots]
 
 
@@ -364,7 +370,7 @@ async def _in_effect(broken: Sequence[Breakage]) -> None:
     deadline_s = time.monotonic() + _EFFECT_S
     while not all(breakage.is_in_effect() for breakage in broken):
         if time.monotonic() > deadline_s:
-            raise LabError("a fault did not happen as asked")
+            raise DisturbedError("the fault hit nothing: flows had gone elsewhere by themselves")
         await asyncio.sleep(0.05)
 
 
@@ -408,9 +414,6 @@ def _outcome(system: System, trial: Trial, shot: _Shot, flows: Sequence[Flow], n
             for gap in record.gaps
             if effective_ns <= gap.from_ns < shot.until_ns
         ),
-        before_lost=sum(gap.lost for record in records for gap in record.gaps if gap.from_ns < shot.begun_ns - 2 * MS)
-        if shot.fault != SECOND_FAILURE
-        else 0,
         call_ms=(shot.done_ns - shot.begun_ns) / MS,
         late_p99_ms=notes.late_p99_ns / MS,
         late_max_ms=notes.late_max_ns / MS,
