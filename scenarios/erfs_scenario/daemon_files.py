@@ -5,11 +5,16 @@ Rule 1: pure: a plan's settings in, a file's content out; whoever starts the pro
 
 import json
 from pathlib import Path
+from typing import Final
 
 from erfs.fabric import Fabric, LinkEnd
 from erfs.ids import NodeId
 from erfs_scenario.nodes import port_bindings
 from erfs_scenario.plan import Timers
+
+
+ACCESS_FACTOR: Final = 5
+"""How much slower sessions with hosts are: a silent fault there is not to be routed around where the host has no other port."""
 
 
 def controller_toml(timers: Timers, *, is_protecting: bool, prefix: str, host: str, port: int) -> str:
@@ -60,16 +65,19 @@ def agent_toml(
         prefix, host, port: The bus.
         addressing: The addressing file; one serves all.
         state_file: Where the agent keeps its program.
-        session_interval_ns: Between packets of its liveness sessions; 0: no sessions.
+        session_interval_ns: Between packets of its liveness sessions on trunks, `ACCESS_FACTOR` times as long on access links;
+            0: no sessions.
     """
     ports = []
     for binding in port_bindings(fabric, node):
         near = LinkEnd(node, binding.port)
         link = fabric.link_at[near]
         far = link.b if link.a == near else link.a
+        slower = ', session = { timing = "access" }' if fabric.is_access(link) else ""
         # A JSON string is a TOML one.
         ports.append(
-            f"  {{ port = {json.dumps(binding.port)}, far_end = {json.dumps(far.node)}, far_port = {json.dumps(far.port)} }},"
+            f"  {{ port = {json.dumps(binding.port)}, far_end = {json.dumps(far.node)}, far_port = {json.dumps(far.port)}"
+            f"{slower} }},"
         )
     durations = {
         "wait_to_restore": timers.wait_to_restore_ns,
@@ -77,7 +85,10 @@ def agent_toml(
         "flap_window": timers.flap_window_ns,
         "health_interval": timers.health_interval_ns,
     }
-    sessions = [f'interval = "{session_interval_ns} ns"'] if session_interval_ns else []
+    sessions = []
+    for name, factor in (("default", 1), ("access", ACCESS_FACTOR)):
+        sessions += [f"[session_timing.{name}]"]
+        sessions += [f'interval = "{session_interval_ns * factor} ns"'] if session_interval_ns else []
     return "\n".join(
         [
             f"node = {json.dumps(node)}",
@@ -96,7 +107,6 @@ def agent_toml(
             *(f'{name} = "{value_ns} ns"' for name, value_ns in durations.items()),
             "[sessions]",
             f"enabled = {str(bool(session_interval_ns)).lower()}",
-            "[session_timing.default]",
             *sessions,
             "",
         ]

@@ -11,7 +11,7 @@ from erfs.messages import PortBinding
 from erfs.units import MS
 from erfs_agent.settings import AgentSettings
 from erfs_controller.settings import ControllerSettings
-from erfs_scenario.daemon_files import agent_toml, controller_toml
+from erfs_scenario.daemon_files import ACCESS_FACTOR, agent_toml, controller_toml
 from erfs_scenario.nodes import port_bindings
 from erfs_scenario.plan import Timers
 
@@ -43,6 +43,13 @@ def test_an_agent_is_told_its_ports_its_times_and_its_kernel(tmp_path: Path) -> 
     assert (settings.timers.wait_to_restore, settings.protection, settings.bus.prefix) == (123 * MS, False, "p/1")
     assert (settings.driver.kind, settings.driver.addressing) == ("linux", tmp_path / "a.json")
     assert (settings.sessions.enabled, settings.session_timing["default"].interval) == (True, 7 * MS)
+    ends = settings.session_ends({port.port: port.port for port in settings.ports})
+    assert {end.binding.far_end: end.timing.interval_ns for end in ends} == {
+        "pod0-agg0": 7 * MS,
+        "pod0-agg1": 7 * MS,
+        "pod0-edge0-host0": 7 * MS * ACCESS_FACTOR,
+        "pod0-edge0-host1": 7 * MS * ACCESS_FACTOR,
+    }
     assert agent(fabric, "pod0-edge0", tmp_path, 0).sessions.enabled is False
 
 
