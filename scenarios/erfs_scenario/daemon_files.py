@@ -12,7 +12,6 @@ from erfs.ids import NodeId
 from erfs_scenario.nodes import port_bindings
 from erfs_scenario.plan import Timers
 
-
 ACCESS_FACTOR: Final = 5
 """How much slower sessions with hosts are: a silent fault there is not to be routed around where the host has no other port."""
 
