@@ -119,8 +119,11 @@ class _Walk:
                 line += f" iif {self._spaces.device(port)} sport {flow.source_port} dport {TARGET_PORT}"
             lines.append(line)
         members = self._members.setdefault(node, _Members(self._spaces, node))
+        new = members.unknown(self._address[self._flows[index].target] for index, _ in arrived)
+        answers = _ask(self._spaces, node, [*lines, *(f"route get fibmatch {address}" for address in new)])
+        members.learn(dict(zip(new, answers[len(lines) :], strict=True)))
         found: list[Hop | None] = []
-        for (index, _), answer in zip(arrived, _ask(self._spaces, node, lines), strict=True):
+        for (index, _), answer in zip(arrived, answers[: len(lines)], strict=True):
             end = None if answer is None else members.end_of(answer.get("dev"))
             if end is None:
                 found.append(None)
@@ -144,16 +147,20 @@ class _Members:
         """Return the port of an interface, None if it is none of the fabric's."""
         return self._ends.get(str(device))
 
+    def unknown(self, addresses: Iterable[str]) -> list[str]:
+        """Return which of *addresses* nobody has asked for here."""
+        return [address for address in dict.fromkeys(addresses) if address not in self._known]
+
+    def learn(self, answers: Mapping[str, Mapping[str, Any] | None]) -> None:
+        """Take over the routes to some addresses."""
+        for address, answer in answers.items():
+            devices = set() if answer is None else self._devices(answer)
+            ends = (self.end_of(device) for device in sorted(devices))
+            self._known[address] = frozenset(end for end in ends if end is not None)
+
     def towards(self, address: str) -> frozenset[LinkEnd]:
         """Return the ports over which the route to *address* may lead."""
-        known = self._known.get(address)
-        if known is None:
-            (answer,) = _ask(self._spaces, self._node, [f"route get fibmatch {address}"])
-            devices = set() if answer is None else self._devices(answer)
-            known = self._known[address] = frozenset(
-                end for device in sorted(devices) if (end := self.end_of(device)) is not None
-            )
-        return known
+        return self._known[address]
 
     def _devices(self, route: Mapping[str, Any]) -> set[str]:
         if "nhid" not in route:

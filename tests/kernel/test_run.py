@@ -1,0 +1,153 @@
+"""Library scenarios on a real forwarding plane: one lab, one plan after the other, each judged by its journal."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from erfs.addressing import plan_addresses
+from erfs.aio.namespaces import inside
+from erfs.cli.main import erfs
+from erfs.errors import ConfigError
+from erfs.faults import Fault, FaultKind
+from erfs.generators import generate
+from erfs.units import MS, SECOND
+from erfs_scenario.judging import judge_records
+from erfs_scenario.kernel.members import Members
+from erfs_scenario.kernel.run import Measurement, refuse
+from erfs_scenario.kernel.spaces import Spaces
+from erfs_scenario.plan import Plan, Timers, compile_plan
+from erfs_scenario.report import Report
+from erfs_scenario.schema import load_scenario
+
+# Alone on the machine: what is measured here are milliseconds.
+pytestmark = [pytest.mark.live, pytest.mark.asyncio(loop_scope="module")]
+LIBRARY = Path(__file__).resolve().parents[2] / "scenarios/library"
+FABRIC = generate("fat-tree", {"k": 4})
+# The fault's own three seconds, a wait-to-restore of one, and as much for seeing that nothing else happens.
+TIMERS = replace(Timers(), wait_to_restore_ns=1 * SECOND)
+SHORTEST_NS = 3 * SECOND
+
+
+class Lab:
+    def __init__(self, spaces: Spaces, members: Members) -> None:
+        self.spaces = spaces
+        self.members = members
+
+    async def run(self, plan: Plan, folder: Path, *, ip_version: int = 4) -> Report:
+        records: list[dict[str, Any]] = [{"at_ns": 0, "event": "run_started"} | plan.header("kernel")]
+
+        def record(at_ns: int, event: str, fields: dict[str, object]) -> None:
+            records.append(json.loads(json.dumps({"at_ns": at_ns, "event": event} | fields)))
+
+        measurement = Measurement(
+            plan,
+            self.spaces,
+            self.members,
+            folder,
+            record=record,
+            on_progress=lambda _: None,
+            ip_version=ip_version,
+        )
+        await measurement.run()
+        measurement.write_down()
+        return judge_records(records)
+
+
+@pytest.fixture(scope="module", loop_scope="module")
+async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
+    folder = tmp_path_factory.mktemp("lab")
+    with closing(Spaces(FABRIC, plan_addresses(FABRIC))) as spaces, inside(spaces.path(None)):
+        members = Members(spaces, folder, timers=TIMERS)
+        try:
+            await members.start_all(lambda _: None)
+            yield Lab(spaces, members)
+        finally:
+            await members.stop()
+
+
+def shortened(name: str) -> Plan:
+    """Return the plan of a library scenario with all that lasts longer than it must made shorter, on the lab's fabric."""
+    plan = compile_plan(load_scenario(LIBRARY / f"{name}.yaml"), FABRIC)
+    zero_ns = min(fault.at_ns for fault in plan.faults)
+    faults = []
+    for fault in plan.faults:
+        # What began later goes on beginning later, while the earlier one lasts.
+        at_ns = zero_ns + min(fault.at_ns - zero_ns, 1 * SECOND)
+        faults.append(replace(fault, at_ns=at_ns, end_at_ns=at_ns + min(fault.end_at_ns - fault.at_ns, SHORTEST_NS)))
+    return replace(
+        plan,
+        faults=tuple(faults),
+        measure_from_ns=1 * SECOND,
+        duration_ns=max(fault.end_at_ns for fault in faults) + 3 * SECOND,
+        timers=TIMERS,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "ip_version"),
+    [
+        ("single-link", 4),
+        ("single-link", 6),
+        ("spine-down", 4),
+        ("silent-drop", 4),
+        ("one-way-drop", 4),
+        ("link-flap", 4),
+        ("controller-dies", 4),
+        ("broker-dies", 4),
+        ("agent-frozen", 4),
+    ],
+)
+async def test_a_library_scenario_passes_on_real_packets(lab: Lab, name: str, ip_version: int, tmp_path: Path) -> None:
+    """The figures of a machine that others use too are not judged here: what was measured, and what came back, is."""
+    report = await lab.run(shortened(name), tmp_path, ip_version=ip_version)
+    assert report.steady_state.held, report.steady_state
+    assert report.probes is not None
+    assert (report.probes.ip_version, report.probes.duplicates) == (ip_version, 0)
+    for fault in report.faults:
+        assert fault.effective_at_ns is not None
+        assert fault.not_recovered.flows == 0
+        assert fault.return_.flows_lost == 0
+        if fault.is_physical:
+            assert fault.far.flows + fault.near.flows + fault.cut.flows >= 20
+            assert fault.stages.detection_ns is not None
+            assert fault.stages.restoration_finished_ns is not None
+    assert all(part.availability_ppm > 990_000 for part in report.demand_sets)
+
+
+def test_a_scenario_that_needs_what_the_kernel_lacks_is_refused_before_anything_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("erfs_scenario.kernel.run.missing_capabilities", lambda: {"expiring drops": "no such hook"})
+    link = FABRIC.trunks[0].id
+    plan = shortened("single-link")
+    silent = Fault("quiet", FaultKind.SILENT_DROP, 2 * SECOND, 3 * SECOND, links=(link,))
+    refuse(plan)
+    with pytest.raises(ConfigError, match="cut the cable instead"):
+        refuse(replace(plan, faults=(silent,)))
+
+
+def test_two_faults_that_hold_the_same_cable_at_once_are_refused() -> None:
+    plan = shortened("single-link")
+    [cut] = plan.faults
+    other = replace(cut, id="other", at_ns=cut.at_ns + 10 * MS)
+    with pytest.raises(ConfigError, match=r'"cut" and "other" hold .* at the same time'):
+        refuse(replace(plan, faults=(cut, other)))
+
+
+def test_the_command_runs_a_lab_of_its_own_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ERFS_LABS", str(tmp_path / "labs"))
+    text = (LIBRARY / "single-link.yaml").read_text().replace("for: 10 s", "for: 3 s")
+    (tmp_path / "short.yaml").write_text(text.replace("kind: fat-tree, k: 4", "kind: leaf-spine, leaves: 3, spines: 2"))
+    asked = ["run", str(tmp_path / "short.yaml"), "--backend", "kernel", "--out", str(tmp_path / "out"), "--json"]
+    done = CliRunner().invoke(erfs, asked, standalone_mode=False)
+    assert done.exit_code == 0, done.output
+    report = json.loads((tmp_path / "out/report.json").read_text())
+    assert report["probes"]["flows"] >= 60
+    assert report["faults"][0]["not_recovered"]["flows"] == 0
+    assert list((tmp_path / "labs").glob("*")) == []
