@@ -12,13 +12,18 @@ from erfs.errors import ConfigError
 @click.argument("scenarios", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--fabric", type=click.Path(path_type=Path), help="Check names and selectors against this fabric file.")
 @click.option(
+    "--backend",
+    type=click.Choice(["sim", "live", "kernel"]),
+    help="Check that it can do the faults, too, on the fabric that the scenario names for it.",
+)
+@click.option(
     "--schema",
     is_flag=False,
     flag_value="scenario",
     type=click.Choice(["scenario", "report"]),
     help="Print the JSON Schema of scenario files, or of report.json, and stop.",
 )
-def command(scenarios: tuple[Path, ...], fabric: Path | None, schema: str | None) -> int:
+def command(scenarios: tuple[Path, ...], fabric: Path | None, backend: str | None, schema: str | None) -> int:
     """Check SCENARIOS: every error with its line, its column and what to do.
 
     Names and selectors are checked too, against --fabric or the scenario's own fabric.
@@ -33,6 +38,7 @@ def command(scenarios: tuple[Path, ...], fabric: Path | None, schema: str | None
     if not scenarios:
         raise click.UsageError("no scenario to check, such as scenarios/library/single-link.yaml")
     from erfs.cli.run import fabric_for
+    from erfs_scenario.backends import refuse_unsupported
     from erfs_scenario.plan import compile_plan
     from erfs_scenario.schema import load_scenario
 
@@ -40,7 +46,9 @@ def command(scenarios: tuple[Path, ...], fabric: Path | None, schema: str | None
     for path in scenarios:
         try:
             file = load_scenario(path)
-            compile_plan(file, fabric_for(file, fabric))
+            plan = compile_plan(file, fabric_for(file, fabric, backend or "sim"))
+            if backend is not None:
+                refuse_unsupported(plan, backend, file)
         except ConfigError as error:
             click.echo(str(error), err=True)
             code = Exit.USAGE

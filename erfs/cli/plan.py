@@ -14,9 +14,14 @@ from erfs.cli.main import Exit
 @click.option(
     "--fabric", type=click.Path(path_type=Path), help="Plan for this fabric file instead of the scenario's fabric."
 )
+@click.option(
+    "--backend",
+    type=click.Choice(["sim", "live", "kernel"]),
+    help="As a run on it would be: refused if it cannot do a fault, and on the fabric that the scenario names for it.",
+)
 @click.option("--seed", type=click.IntRange(min=0), help="Instead of the scenario's seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
-def command(scenario: Path, fabric: Path | None, seed: int | None, as_json: bool) -> int:
+def command(scenario: Path, fabric: Path | None, backend: str | None, seed: int | None, as_json: bool) -> int:
     """Show the faults SCENARIO would inject, with all chance drawn, and the demands they could affect.
 
     Example: erfs plan scenarios/library/two-links.yaml --seed 3
@@ -26,15 +31,18 @@ def command(scenario: Path, fabric: Path | None, seed: int | None, as_json: bool
 
     from erfs.cli.run import fabric_for
     from erfs.units import format_duration
+    from erfs_scenario.backends import refuse_unsupported
     from erfs_scenario.plan import compile_plan
     from erfs_scenario.preview import reach_of_faults
     from erfs_scenario.schema import load_scenario
 
     file = load_scenario(scenario)
-    plan = compile_plan(file, fabric_for(file, fabric), seed=seed)
+    plan = compile_plan(file, fabric_for(file, fabric, backend or "sim"), seed=seed)
+    if backend is not None:
+        refuse_unsupported(plan, backend, file)
     reach = reach_of_faults(plan)
     if as_json:
-        header = plan.header("none")
+        header = plan.header(backend or "none")
         for fault in header["faults"]:
             found = reach[fault["id"]]
             fault |= {"flows": found.flows, "demands": found.demands, "far_flows": found.far_flows}

@@ -86,6 +86,7 @@ def command(
 
     Example: erfs run scenarios/library/single-link.yaml --seed 7
     """
+    from erfs_scenario.backends import refuse_unsupported
     from erfs_scenario.judging import judge
     from erfs_scenario.plan import compile_plan
     from erfs_scenario.rendering import html_of
@@ -99,6 +100,7 @@ def command(
     plan = compile_plan(
         file, fabric_for(file, fabric, backend), seed=seed, is_protecting=False if no_protection else None
     )
+    refuse_unsupported(plan, backend, file)
     folder = out or Path("out") / f"{plan.name}-seed{plan.seed}"
     _prepare(folder, force)
     is_residue = _execute(plan, backend, folder, broker, ip_version)

@@ -1,0 +1,96 @@
+"""What a backend cannot do is refused before anything starts: with its line, all at once, and with what to do instead."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from erfs.errors import ConfigError
+from erfs.fabric import Fabric
+from erfs.faults import LINK_KINDS, NODE_KINDS, FaultKind
+from erfs_scenario.backends import BACKENDS, kinds_of, refuse_unsupported
+from erfs_scenario.plan import compile_plan
+from erfs_scenario.schema import parse_scenario
+from tests.scenario.test_run import erfs
+
+SCENARIO = """
+name: demo
+fabric: {generate: {kind: leaf-spine}, kernel: {kind: fat-tree, k: 4}}
+faults:
+  - {name: late, kind: rate_limit, target: {kind: trunk, random: 1}, rate: 10 Mbit/s, at: 3 s, for: 1 s}
+  - {name: cut, kind: link_down, target: {kind: trunk, random: 1}, at: 2 s, for: 1 s}
+  - {kind: rate_limit, target: {kind: trunk, random: 1}, rate: 20 Mbit/s, at: 1 s, for: 1 s}
+"""
+OPTIONS = {
+    FaultKind.PACKET_LOSS: ", loss: 30 %",
+    FaultKind.RATE_LIMIT: ", rate: 10 Mbit/s",
+}
+
+
+def refusal_of(text: str, fabric: Fabric, backend: str) -> str:
+    """Return what a user is told about a scenario on *backend*; nothing if it can do it."""
+    file = parse_scenario(text.encode(), "s.yaml")
+    try:
+        refuse_unsupported(compile_plan(file, fabric), backend, file)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def scenario_with(kind: FaultKind) -> str:
+    """Return a scenario with one fault of *kind*."""
+    target = "trunk" if kind in LINK_KINDS else "switch" if kind in NODE_KINDS else ""
+    said = f", target: {{kind: {target}, random: 1}}" if target else ""
+    return f"""
+name: demo
+fabric: {{generate: {{kind: fat-tree, k: 4}}}}
+faults:
+  - {{kind: {kind.value}{said}{OPTIONS.get(kind, "")}, at: 1 s, for: 1 s}}
+"""
+
+
+def test_all_refusals_are_told_at_once_in_the_order_of_the_file_each_with_its_substitute(fat_tree: Fabric) -> None:
+    assert refusal_of(SCENARIO, fat_tree, "sim").splitlines() == [
+        's.yaml:5:24: fault "late": sim cannot do rate_limit: no rates are simulated (run it with --backend kernel)',
+        's.yaml:7:12: fault "rate_limit-3": sim cannot do rate_limit: no rates are simulated (run it with --backend kernel)',
+    ]
+
+
+@pytest.mark.parametrize("kind", list(FaultKind))
+def test_the_kernel_can_do_every_kind(fat_tree: Fabric, kind: FaultKind) -> None:
+    assert refusal_of(scenario_with(kind), fat_tree, "kernel") == ""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", list(FaultKind))
+def test_a_refusal_names_only_what_the_other_backends_and_kinds_can_do(
+    fat_tree: Fabric, backend: str, kind: FaultKind
+) -> None:
+    told = refusal_of(scenario_with(kind), fat_tree, backend)
+    assert bool(told) == (kind not in kinds_of(backend))
+    if told:
+        (backends,) = re.findall(r"--backend (\w+(?: or \w+)?)", told)
+        assert all(kind in kinds_of(name) for name in backends.split(" or "))
+        instead = (
+            set(re.findall(r"\w+", told.rpartition("instead: ")[2])) & set(FaultKind) if "instead" in told else set()
+        )
+        assert instead <= kinds_of(backend)
+        assert bool(instead) == ("instead" in told)
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "check"])
+def test_a_command_for_a_backend_refuses_what_it_cannot_do_and_writes_nothing(tmp_path: Path, command: str) -> None:
+    (tmp_path / "s.yaml").write_text(SCENARIO)
+    done = erfs(command, "s.yaml", "--backend", "live", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (64, "")
+    assert done.stderr.count("s.yaml:") == 2
+    assert 'fault "late": live cannot do rate_limit' in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["s.yaml"]
+
+
+def test_a_plan_for_the_kernel_is_made_on_the_fabric_that_the_scenario_names_for_it(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(SCENARIO)
+    assert "fat-tree k=4" in erfs("plan", "s.yaml", "--backend", "kernel", folder=tmp_path).stdout
+    assert "fat-tree" not in erfs("plan", "s.yaml", folder=tmp_path).stdout
+    assert erfs("check", "s.yaml", "--backend", "kernel", folder=tmp_path).returncode == 0
