@@ -156,6 +156,11 @@ class MemoryBroker(Generic[Payload]):
         self._retained: dict[str, Payload] = {}
         self._retained_below: dict[str, dict[str, None]] = {}
 
+    @property
+    def is_up(self) -> bool:
+        """Whether the broker runs."""
+        return self._is_up
+
     # --- time ----------------------------------------------------------------------------------------------------------
     def next_event_ns(self) -> int | None:
         """Return when something is due next, or None if nothing is on its way."""
@@ -211,6 +216,17 @@ class MemoryBroker(Generic[Payload]):
         client._is_connected = False
         if not client._is_cut:
             self._up(client, partial(self._close, client, client._broker_session, is_will_due=True))
+
+    def give_up(self, client_id: str) -> None:
+        """Let the broker take a client for dead that has long been silent: it says the last will; the client is not told."""
+        client = self._clients[client_id]
+        self._close(client, client._broker_session, is_will_due=True)
+
+    def look_after(self, client_id: str) -> None:
+        """Let a client that stood still find out whether the broker has given it up; then it connects again."""
+        client = self._clients[client_id]
+        if client._is_connected and not client._is_cut and client._session != client._broker_session:
+            self._lose(client)
 
     # --- the network ---------------------------------------------------------------------------------------------------
     def partition(self, client_ids: Iterable[str]) -> None:

@@ -6,6 +6,7 @@ Rule 2: nothing here knows what an event does; time moves only between events.
 
 import heapq
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from erfs.errors import Bug
@@ -81,3 +82,32 @@ class EventQueue:
 
     def __len__(self) -> int:
         return len(self._heap)
+
+
+class Alarm:
+    """
+    The one timer of one core, with entries of the queue that may turn out to be for nothing.
+
+    An entry stays in the queue until its instant; it fires only if it is the one that counts then, so a core that puts off its
+    wake-up a thousand times costs one entry.
+    """
+
+    __slots__ = ("_fire", "_pending_ns", "_queue")
+
+    def __init__(self, queue: EventQueue, fire: Callable[[], None]) -> None:
+        self._queue = queue
+        self._fire = fire
+        self._pending_ns: int | None = None
+
+    def set(self, wakeup_ns: int | None) -> None:
+        """Have the core woken at *wakeup_ns*, or earlier for nothing."""
+        if wakeup_ns is None or (self._pending_ns is not None and self._pending_ns <= wakeup_ns):
+            return
+        at_ns = max(wakeup_ns, self._queue.now_ns)
+        self._pending_ns = at_ns
+        self._queue.at(at_ns, partial(self._expire, at_ns))
+
+    def _expire(self, at_ns: int) -> None:
+        if self._pending_ns == at_ns:
+            self._pending_ns = None
+            self._fire()

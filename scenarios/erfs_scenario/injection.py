@@ -1,4 +1,4 @@
-"""Which links and nodes the faults of a plan take away now, and whether the data plane agrees.
+"""Which links and nodes the faults of a plan take away or spoil now, and whether the data plane agrees.
 
 Rule 1: faults may overlap: what two of them hold down comes back when the last one lets go.
 Rule 2: "injected" is not "in effect": only the data plane's own word counts.
@@ -6,21 +6,27 @@ Rule 2: "injected" is not "in effect": only the data plane's own word counts.
 
 from collections import Counter
 from collections.abc import Iterable
+from fractions import Fraction
 
+from erfs.errors import Bug
 from erfs.fabric import Fabric, LinkEnd
-from erfs.faults import Fault
+from erfs.faults import Fault, FaultKind
 from erfs.ids import LinkId, NodeId
 from erfs_scenario.dataplane import DataPlane
+from erfs_scenario.walker import PPM
 
 
 class PhysicalFaults:
-    """The cut links and the nodes without power of one run."""
+    """The cut, deaf and lossy links and the nodes without power of one run."""
 
     def __init__(self, fabric: Fabric, plane: DataPlane) -> None:
         self._fabric = fabric
         self._plane = plane
         self._cuts: Counter[LinkId] = Counter()
         self._outages: Counter[NodeId] = Counter()
+        self._deafnesses: Counter[LinkEnd] = Counter()
+        self._losses: dict[LinkId, list[int]] = {}
+        self._flaps_down: set[str] = set()
 
     def is_powered(self, node: NodeId) -> bool:
         """Return whether no fault holds *node* down."""
@@ -32,42 +38,87 @@ class PhysicalFaults:
 
     def inject(self, fault: Fault) -> tuple[LinkEnd, ...]:
         """Break what *fault* targets; return the ends, at nodes with power, that lost their carrier by it."""
+        if fault.kind is FaultKind.LINK_FLAP:
+            self._flaps_down.add(fault.id)
         return self._apply(fault, 1)
 
     def heal(self, fault: Fault) -> tuple[LinkEnd, ...]:
         """Undo *fault*; return the ends, at nodes with power, that have their carrier back."""
+        if fault.kind is FaultKind.LINK_FLAP:
+            if fault.id not in self._flaps_down:
+                return ()
+            self._flaps_down.remove(fault.id)
         return self._apply(fault, -1)
 
+    def flap(self, fault: Fault) -> tuple[LinkEnd, ...]:
+        """Turn the links of a ``link_flap`` in force over; return the ends, at nodes with power, whose carrier changed."""
+        return self.heal(fault) if fault.id in self._flaps_down else self.inject(fault)
+
     def is_effective(self, fault: Fault) -> bool:
-        """Return whether the data plane confirms that everything *fault* targets is gone."""
-        links = set(fault.links)
-        for node in fault.nodes:
-            links |= {link.id for link in self._fabric.links_of[node]}
-        return bool(links) and not any(self._plane.is_link_working(link) for link in links)
+        """Return whether the data plane confirms that everything *fault* targets is gone, or as bad as asked."""
+        plane, links = self._plane, self._links_of(fault)
+        match fault.kind:
+            case FaultKind.ONE_WAY_DROP:
+                is_so = not any(plane.lanes[plane.lane_index(deaf) ^ 1] for deaf in fault.ends)
+            case FaultKind.PACKET_LOSS:
+                passed = 1 - Fraction(fault.loss_ppm, PPM)
+                is_so = all(plane.share_from(end) <= passed for link in links for end in self._fabric.links[link].ends)
+            case FaultKind.SILENT_DROP | FaultKind.NODE_ISOLATED:
+                is_so = not any(plane.share_from(end) for link in links for end in self._fabric.links[link].ends)
+            case _:
+                is_so = not any(plane.is_link_working(link) for link in links)
+        return bool(links) and is_so
 
     def is_healed(self, fault: Fault) -> bool:
-        """Return whether the data plane confirms that everything *fault* targeted works, where no other fault holds it down."""
-        links = set(fault.links)
-        for node in fault.nodes:
-            links |= {link.id for link in self._fabric.links_of[node]}
-        return all(self._plane.is_link_working(link) for link in links if not self._is_held_down(link))
+        """Return whether the data plane confirms that everything *fault* targeted works, where no other fault spoils it."""
+        ends = [end for link in self._links_of(fault) for end in self._fabric.links[link].ends]
+        return all(self._plane.share_from(end) == 1 for end in ends if not self._is_spoiled(end))
 
-    def _is_held_down(self, link: LinkId) -> bool:
-        return self.is_cut(link) or not all(self.is_powered(end.node) for end in self._fabric.links[link].ends)
+    def _is_spoiled(self, sender: LinkEnd) -> bool:
+        link = self._fabric.link_at[sender]
+        receiver = link.b if sender == link.a else link.a
+        is_dark = not all(self.is_powered(end.node) for end in link.ends)
+        return is_dark or self.is_cut(link.id) or self._deafnesses[receiver] > 0 or bool(self._losses.get(link.id))
 
     def _apply(self, fault: Fault, step: int) -> tuple[LinkEnd, ...]:
         ends = tuple(self._ends_of(fault))
         before = {end: self._plane.is_port_up(*end) for end in ends}
-        for link in fault.links:
-            self._cuts[link] += step
-            self._plane.set_link(link, not self._cuts[link])
-        for node in fault.nodes:
-            self._outages[node] += step
-            self._plane.set_node(node, not self._outages[node])
+        match fault.kind:
+            case FaultKind.LINK_DOWN | FaultKind.LINK_FLAP:
+                for link in fault.links:
+                    self._cuts[link] += step
+                    self._plane.set_link(link, not self._cuts[link])
+            case FaultKind.NODE_DOWN:
+                for node in fault.nodes:
+                    self._outages[node] += step
+                    self._plane.set_node(node, not self._outages[node])
+            case FaultKind.SILENT_DROP | FaultKind.NODE_ISOLATED | FaultKind.ONE_WAY_DROP:
+                for end in fault.ends if fault.kind is FaultKind.ONE_WAY_DROP else ends:
+                    self._deafnesses[end] += step
+                    self._plane.set_deaf(end, self._deafnesses[end] > 0)
+            case FaultKind.PACKET_LOSS:
+                for link in fault.links:
+                    self._lose(link, fault.loss_ppm, step)
+            case _:
+                raise Bug(f'"{fault.kind}" is nothing that a simulated data plane can do')
         return tuple(end for end in ends if self.is_powered(end.node) and self._plane.is_port_up(*end) != before[end])
 
-    def _ends_of(self, fault: Fault) -> Iterable[LinkEnd]:
-        links = {link: self._fabric.links[link] for link in fault.links}
+    def _lose(self, link: LinkId, loss_ppm: int, step: int) -> None:
+        losses = self._losses.setdefault(link, [])
+        if step > 0:
+            losses.append(loss_ppm)
+        else:
+            losses.remove(loss_ppm)
+        passed = Fraction(1)
+        for part_ppm in losses:
+            passed *= Fraction(PPM - part_ppm, PPM)
+        self._plane.set_loss(link, 1 - passed if losses else 0)
+
+    def _links_of(self, fault: Fault) -> list[LinkId]:
+        links = set(fault.links)
         for node in fault.nodes:
-            links |= {link.id: link for link in self._fabric.links_of[node]}
-        return [end for name in sorted(links) for end in links[name].ends]
+            links |= {link.id for link in self._fabric.links_of[node]}
+        return sorted(links)
+
+    def _ends_of(self, fault: Fault) -> Iterable[LinkEnd]:
+        return [end for name in self._links_of(fault) for end in self._fabric.links[name].ends]

@@ -14,10 +14,10 @@ from fractions import Fraction
 from erfs.errors import Bug
 from erfs.faults import Fault, FaultKind
 from erfs.ids import EVERYTHING, DestinationId, NodeId, class_of, is_endpoint
-from erfs_scenario.dataplane import DataPlane
+from erfs_scenario.dataplane import DataPlane, Share
 from erfs_scenario.permitted import Permission
 from erfs_scenario.plan import Plan
-from erfs_scenario.walker import PPM, Share, Walk, ppm
+from erfs_scenario.walker import PPM, Walk, ppm
 
 Record = Callable[[int, str, dict[str, object]], None]
 """(at_ns, event, fields): writes one journal line."""
@@ -372,18 +372,16 @@ class Meter:
         return reached if all(share == 1 for share in own) else reached * _mean(own, [1] * len(own))
 
     def _cause(self, flow: _Flow) -> str:
-        sources = self._working_attachments(flow.source.members, flow.source.attachments)
-        targets = self._working_attachments(tuple(flow.target.destinations.values()), flow.target.attachments)
+        sources = self._working_attachments(flow.source.representative)
+        targets = self._working_attachments(next(iter(flow.target.destinations.values())))
         if sources & self._permission.reaching(targets):
             return NOT_RECOVERED
         return CUT_BY_POLICY if self._permission.is_connected(sources, targets) else CUT
 
-    def _working_attachments(self, members: tuple[int, ...], attachments: tuple[int, ...]) -> frozenset[int]:
-        """Return the switches a unit is attached to by working links; units of several differ only in what no fault touches."""
-        if len(members) > 1:
-            return frozenset(node for node in attachments if self._plane.is_powered[node])
+    def _working_attachments(self, member: int) -> frozenset[int]:
+        """Return the switches that a unit with this *member* is attached to by working links; the others differ in nothing."""
         fabric = self._plan.fabric
-        endpoint = self._plane.nodes[members[0]]
+        endpoint = self._plane.nodes[member]
         return frozenset(
             self._plane.node_index[link.far_end(endpoint).node]
             for link in fabric.access_links[endpoint]
@@ -391,6 +389,7 @@ class Meter:
         )
 
     def _target_links(self, fault: Fault) -> frozenset[int]:
+        # Both lanes of a link that works one way only: who is deaf stops sending, too.
         return frozenset(self._plane.link_index[link] for link in self._plan.links_hit(fault))
 
     def _capacities(self, flows: list[_Flow]) -> dict[int, int]:
@@ -431,14 +430,12 @@ class _Crossing:
         total: Share = 0
         is_far = False
         if hops is not None and hops.total:
-            working, is_switch = self._plane.working, self._plane.is_switch
+            is_switch = self._plane.is_switch
             direct = 0
             is_alone = True
             below: dict[int, int] = {}
-            for link, far, weight in hops.branches:
-                if not working[link]:
-                    continue
-                if link in self._links:
+            for lane, far, weight in hops.carrying:
+                if lane >> 1 in self._links:
                     direct += weight
                 else:
                     is_alone = False
@@ -491,10 +488,10 @@ class _Capacity:
             found = None if self._plane.is_powered[node] else 0
         elif hops is not None:
             total = 0
-            for link, far, _ in hops.branches:
-                if self._plane.working[link] and self._plane.is_switch[far]:
-                    below = self._at(far)
-                    total += self._capacity[link] if below is None else min(self._capacity[link], below)
+            for lane, far, _ in hops.carrying:
+                if self._plane.is_switch[far]:
+                    below, own = self._at(far), self._capacity[lane >> 1]
+                    total += own if below is None else min(own, below)
             found = total
         self._known[node] = found
         return found

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from erfs.errors import ConfigError, Problem
 from erfs.fabric import Fabric, LinkEnd
@@ -21,6 +21,8 @@ from erfs_scenario.schema import TAIL_NS, Expect, FaultPart, ScenarioFile, Share
 from erfs_scenario.selectors import Misfit, select_links, select_nodes
 
 T = TypeVar("T")
+_COUNTS: Final = frozenset({"ack_attempts", "session_multiplier"})
+"""Settings that are no durations."""
 
 
 def stream(seed: int, name: str) -> random.Random:
@@ -67,6 +69,8 @@ class Timers:
     ack_attempts: int = 3
     leader_refresh_ns: int = 1 * SECOND
     leader_listen_ns: int = 3 * SECOND
+    session_interval_ns: int = 10 * MS
+    session_multiplier: int = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +289,7 @@ def _ends(fabric: Fabric, part: FaultPart, links: tuple[LinkId, ...], rng: rando
 def _given(part: TimingPart | TimersPart) -> dict[str, int]:
     """Return the settings a scenario names, under the plan's names: durations end in _ns."""
     given = part.model_dump(exclude_none=True)
-    return {name if name == "ack_attempts" else f"{name}_ns": value for name, value in given.items()}
+    return {name if name in _COUNTS else f"{name}_ns": value for name, value in given.items()}
 
 
 def _expectations(expect: Expect) -> Expectations:

@@ -210,6 +210,7 @@ _LINK_TARGETS: Final = ("trunk", "access")
 _NODE_TARGETS: Final = ("switch", "host")
 _FLAP_PERIOD_NS: Final = 1 * SECOND
 _FLAP_PERIOD_MIN_NS: Final = 20 * MS
+_SESSION_INTERVAL_MIN_NS: Final = 2 * MS
 
 
 class FaultPart(_Part):
@@ -378,6 +379,16 @@ class TimersPart(_Part):
     ack_attempts: Annotated[int, Field(ge=1)] | None = None
     leader_refresh: Duration | None = None
     leader_listen: Duration | None = None
+    session_interval: Duration | None = None
+    """Between two packets of a liveness session."""
+    session_multiplier: Annotated[int, Field(ge=2, le=255)] | None = None
+    """After so many intervals of silence the far end is down."""
+
+    @model_validator(mode="after")
+    def _is_fast_enough(self) -> Self:
+        if self.session_interval is not None and self.session_interval < _SESSION_INTERVAL_MIN_NS:
+            raise PydanticCustomError("fault", "sessions are no faster than 2 ms", {"key": "session_interval"})
+        return self
 
 
 class Scenario(_Part):

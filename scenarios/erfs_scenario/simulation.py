@@ -22,15 +22,17 @@ from erfs.ids import NodeId
 from erfs.messages import CONTROLLER, Installed, Leader, Program
 from erfs.ports import BusConnected, BusLost, Delivered, Mark, Publish, Subscribe, TimerFired
 from erfs.topics import RETAINED, Topics
-from erfs_agent.core import AgentCommand, AgentCore, AgentTimers, Persist, PortChanged, WriteRoutes
+from erfs_agent.core import AgentCommand, AgentCore, AgentTimers, Persist, PortChanged, RoutesWritten, WriteRoutes
 from erfs_agent.drivers.simulated import SimulatedDriver
+from erfs_agent.probing import SessionDown, SessionTiming, SessionUp
 from erfs_agent.state import AgentState
 from erfs_controller.core import Command as ControllerCommand
 from erfs_controller.core import ControllerCore, Exit, PersistEpoch
 from erfs_controller.timers import ControllerTimers
 from erfs_scenario.dataplane import DataPlane
-from erfs_scenario.event_queue import EventQueue
+from erfs_scenario.event_queue import Alarm, EventQueue
 from erfs_scenario.injection import PhysicalFaults
+from erfs_scenario.liveness import Liveness, RandomDraws, Said
 from erfs_scenario.measurement import Meter, Record
 from erfs_scenario.nodes import agent_nodes, port_bindings
 from erfs_scenario.plan import Plan, stream
@@ -84,35 +86,6 @@ class _Core(Protocol[_CommandOut]):
     def next_wakeup_ns(self) -> int | None: ...
 
 
-class _Alarm:
-    """
-    The one timer of one core, with entries of the queue that may turn out to be for nothing.
-
-    An entry stays in the queue until its instant; it fires only if it is the one that counts then, so a core that puts off its
-    wake-up a thousand times costs one entry.
-    """
-
-    __slots__ = ("_fire", "_pending_ns", "_queue")
-
-    def __init__(self, queue: EventQueue, fire: Callable[[], None]) -> None:
-        self._queue = queue
-        self._fire = fire
-        self._pending_ns: int | None = None
-
-    def set(self, wakeup_ns: int | None) -> None:
-        """Have the core woken at *wakeup_ns*, or earlier for nothing."""
-        if wakeup_ns is None or (self._pending_ns is not None and self._pending_ns <= wakeup_ns):
-            return
-        at_ns = max(wakeup_ns, self._queue.now_ns)
-        self._pending_ns = at_ns
-        self._queue.at(at_ns, partial(self._expire, at_ns))
-
-    def _expire(self, at_ns: int) -> None:
-        if self._pending_ns == at_ns:
-            self._pending_ns = None
-            self._fire()
-
-
 class _Member(Generic[Command]):
     """A process on the bus: a core that may be killed and started again, its client, its timer."""
 
@@ -121,17 +94,42 @@ class _Member(Generic[Command]):
         self.client: MemoryClient[Publish] | None = None
         self._simulation = simulation
         self._queue = simulation.queue
-        self._alarm = _Alarm(self._queue, self._wake)
+        self._alarm = Alarm(self._queue, partial(self._when_awake, self._wake))
         self._running: _Core[Command] | None = None
+        self._backlog: list[Callable[[], None]] | None = None
+        """What waits while the process is frozen, in order; None while it is not."""
 
     @property
     def is_running(self) -> bool:
         """Whether there is a core to give events to."""
         return self._running is not None
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the process stands still: what comes to it waits."""
+        return self._backlog is not None
+
     def die(self) -> None:
         """Stop at once, without a word."""
         self._running = None
+        self._backlog = None
+
+    def freeze(self) -> None:
+        """Let the process stand still, if there is one."""
+        if self.is_running and self._backlog is None:
+            self._backlog = []
+
+    def thaw(self) -> None:
+        """Let the process go on with what has come meanwhile, unless it has been killed."""
+        backlog, self._backlog = self._backlog or [], None
+        for action in backlog:
+            action()
+
+    def _when_awake(self, action: Callable[[], None]) -> None:
+        if self._backlog is None:
+            action()
+        else:
+            self._backlog.append(action)
 
     def _begin(self, core: _Core[Command], commands: Sequence[Command], will: Publish) -> None:
         """Run *core*, whose first *commands* these are."""
@@ -153,10 +151,10 @@ class _Member(Generic[Command]):
             self._obey(core.handle(event, self._queue.now_ns), core)
 
     def _arrived(self, topic: str, sent: Publish, is_retained: bool) -> None:
-        self._tell(Delivered(sent.address, sent.message, is_retained))
+        self._when_awake(partial(self._tell, Delivered(sent.address, sent.message, is_retained)))
 
     def _bus_changed(self, is_connected: bool) -> None:
-        self._tell(BusConnected() if is_connected else BusLost())
+        self._when_awake(partial(self._tell, BusConnected() if is_connected else BusLost()))
 
     def _wake(self) -> None:
         core = self._running
@@ -213,9 +211,19 @@ class _Agent(_Member[AgentCommand]):
             self._state,
             ports_up=dict(self._told),
             routes_installed=self._driver.routes(),
+            ports_watched=frozenset(self._told),
         )
         self._core = core
+        lost = self._state.sessions_down if self._state is not None else ()
         self._begin(core, core.start(self._queue.now_ns), core.last_will())
+        self._simulation.liveness.agent_started(self.name, lost)
+
+    def die(self) -> None:
+        """Stop at once, without a word on the bus; its session process outlives it by the goodbye to its neighbours."""
+        was_running = self.is_running
+        super().die()
+        if was_running:
+            self._simulation.liveness.agent_stopped(self.name)
 
     def lose_power(self) -> None:
         """Stop at once; the data plane has forgotten its tables, the disk keeps what was persisted."""
@@ -225,10 +233,18 @@ class _Agent(_Member[AgentCommand]):
     def see_carrier(self, port: str) -> None:
         """Notice what the carrier of *port* is now, unless that is what was noticed last."""
         is_up = self._simulation.plane.is_port_up(self.name, port)
-        core = self._core
-        if core is not None and self.is_running and self._told[port] != is_up:
+        if self.is_running and self._told[port] != is_up:
             self._told[port] = is_up
-            self._obey(core.handle(PortChanged(port, is_up), self._queue.now_ns), core)
+            self.hear(PortChanged(port, is_up))
+
+    def hear(self, event: PortChanged | SessionUp | SessionDown | RoutesWritten) -> None:
+        """Take what comes from the node itself, as soon as the agent is not frozen; a dead one hears nothing."""
+        self._when_awake(partial(self._hear, event))
+
+    def _hear(self, event: PortChanged | SessionUp | SessionDown | RoutesWritten) -> None:
+        core = self._core
+        if core is not None and self.is_running:
+            self._obey(core.handle(event, self._queue.now_ns), core)
 
     def _new_driver(self) -> SimulatedDriver:
         return SimulatedDriver(self._simulation.plane, self.name, [binding.port for binding in self._bindings])
@@ -251,9 +267,8 @@ class _Agent(_Member[AgentCommand]):
             return  # the node lost its power meanwhile
         # A request outlives the agent that made it, but its answer then finds nobody.
         written = driver.write(command)
-        core = self._core
-        if core is not None and core is asker and core is self._running:
-            self._obey(core.handle(written, self._queue.now_ns), core)
+        if asker is self._running:
+            self.hear(written)
 
 
 class _Controller(_Member[ControllerCommand]):
@@ -310,12 +325,13 @@ class _Controller(_Member[ControllerCommand]):
         self._is_computing = True
         plan = self._simulation.plan
         done_at_ns = self._queue.now_ns + plan.timing.computation_ns
-        self._queue.at(done_at_ns, partial(self._computed, commands, core))
+        computed = partial(self._computed, commands, core)
+        self._queue.at(done_at_ns, partial(self._when_awake, computed))
         for at_ns in range(self._queue.now_ns, done_at_ns, plan.timers.leader_refresh_ns)[1:]:
             self._queue.at(at_ns, partial(self._repeat_leader, core))
 
     def _repeat_leader(self, core: _Core[ControllerCommand]) -> None:
-        if core is self._running and self._leader is not None:
+        if core is self._running and self._leader is not None and not self.is_frozen:
             self._send(self._leader)
             self._repeated_at_ns = self._queue.now_ns
 
@@ -389,9 +405,29 @@ class Simulation:
         self._agents = {node: _Agent(node, self) for node in agent_nodes(plan.fabric)}
         self._controller = _Controller(self)
         self._is_finished = False
-        # Faults overlap: how many hold each process down, and how many cut each client off.
+        self.liveness = Liveness(
+            plan.fabric,
+            [
+                link
+                for link in plan.fabric.links.values()
+                if not link.is_self_loop and all(end.node in self._agents for end in link.ends)
+            ],
+            SessionTiming(
+                timers.session_interval_ns,
+                timers.session_multiplier,
+                max(SessionTiming().slow_start_ns, timers.session_interval_ns),
+            ),
+            self.queue,
+            self.plane,
+            draws_of=lambda link: RandomDraws(stream(plan.seed, f"session/{link}")),
+            is_running=lambda node: self._agents[node].is_running,
+            tell=self._session_said,
+        )
+        # Faults overlap: how many hold each process down or frozen, and how many cut each client off.
         self._killers: Counter[NodeId] = Counter()
+        self._freezers: Counter[NodeId] = Counter()
         self._cutters: Counter[NodeId] = Counter()
+        self._broker_killers = 0
 
     def run(self) -> None:
         queue, plan = self.queue, self.plan
@@ -448,53 +484,108 @@ class Simulation:
     def _begin(self, fault: Fault) -> None:
         self._meter.before_fault(fault, self.queue.now_ns)
         self.record_now("fault_injected", fault=fault.id, kind=fault.kind.value)
-        if fault.kind in PHYSICAL:
-            ends = self._physical.inject(fault)
-            for node in fault.nodes:
-                self._cut_off(node)
-                self._kill(node)
-            self._tell_carriers(ends)
-        elif fault.kind is FaultKind.BUS_PARTITION:
-            for name in self._cut_by(fault):
-                self._cut_off(name)
-        else:
-            for name in self._killed_by(fault):
-                self._kill(name)
+        match fault.kind:
+            case _ if fault.kind in PHYSICAL:
+                self._break(fault)
+            case FaultKind.BUS_PARTITION | FaultKind.BROKER_FREEZE:
+                for name in self._hit_by(fault):
+                    self._cut_off(name)
+            case FaultKind.BROKER_KILL:
+                self._broker_killers += 1
+                if self._broker_killers == 1:
+                    # As Mosquitto without persistence: what it retained is lost.
+                    self.broker.stop(keeps_retained=False)
+            case FaultKind.AGENT_FREEZE | FaultKind.CONTROLLER_FREEZE:
+                for name in self._hit_by(fault):
+                    self._freeze(name)
+            case _:
+                for name in self._hit_by(fault):
+                    self._kill(name)
         is_effective = self._is_effective(fault)
         self.record_now("fault_effective" if is_effective else "fault_not_effective", fault=fault.id)
 
     def _end(self, fault: Fault) -> None:
         self._meter.before_return(fault, self.queue.now_ns)
-        if fault.kind in PHYSICAL:
-            ends = self._physical.heal(fault)
-            for node in fault.nodes:
-                self._join(node)
-                self._revive(node)
-            self._tell_carriers(ends)
-            is_over = self._physical.is_healed(fault)
-        elif fault.kind is FaultKind.BUS_PARTITION:
-            names = self._cut_by(fault)
-            for name in names:
-                self._join(name)
-            is_over = all(self._cutters[name] or not self._is_cut(name) for name in names)
-        else:
-            for name in self._killed_by(fault):
-                self._revive(name)
-            is_over = True
+        is_over = True
+        match fault.kind:
+            case _ if fault.kind in PHYSICAL:
+                self._mend(fault)
+                is_over = self._physical.is_healed(fault)
+            case FaultKind.BUS_PARTITION | FaultKind.BROKER_FREEZE:
+                names = self._hit_by(fault)
+                for name in names:
+                    self._join(name)
+                is_over = all(self._cutters[name] or not self._is_cut(name) for name in names)
+            case FaultKind.BROKER_KILL:
+                self._broker_killers -= 1
+                if not self._broker_killers:
+                    self.broker.start()
+                is_over = bool(self._broker_killers) or self.broker.is_up
+            case FaultKind.AGENT_FREEZE | FaultKind.CONTROLLER_FREEZE:
+                for name in self._hit_by(fault):
+                    self._thaw(name)
+            case _:
+                for name in self._hit_by(fault):
+                    self._revive(name)
         self.record_now("fault_ended" if is_over else "fault_not_ended", fault=fault.id)
 
     def _is_effective(self, fault: Fault) -> bool:
-        if fault.kind in PHYSICAL:
-            return self._physical.is_effective(fault)
-        if fault.kind is FaultKind.BUS_PARTITION:
-            return all(self._is_cut(name) for name in self._cut_by(fault))
-        return not any(self._member(name).is_running for name in self._killed_by(fault))
+        match fault.kind:
+            case _ if fault.kind in PHYSICAL:
+                return self._physical.is_effective(fault)
+            case FaultKind.BUS_PARTITION | FaultKind.BROKER_FREEZE:
+                return all(self._is_cut(name) for name in self._hit_by(fault))
+            case FaultKind.BROKER_KILL:
+                return not self.broker.is_up
+            case FaultKind.AGENT_FREEZE | FaultKind.CONTROLLER_FREEZE:
+                return all(self._member(name).is_frozen for name in self._hit_by(fault))
+            case _:
+                return not any(self._member(name).is_running for name in self._hit_by(fault))
 
-    def _cut_by(self, fault: Fault) -> tuple[NodeId, ...]:
-        return fault.nodes or (*self._agents, CONTROLLER)
+    def _break(self, fault: Fault) -> None:
+        ends = self._physical.inject(fault)
+        for node in fault.nodes if fault.kind is FaultKind.NODE_DOWN else ():
+            self._cut_off(node)
+            self._kill(node)
+        self._tell_physical(fault, ends)
+        if fault.kind is FaultKind.LINK_FLAP:
+            self._turn_over_later(fault)
 
-    def _killed_by(self, fault: Fault) -> tuple[NodeId, ...]:
-        return (CONTROLLER,) if fault.kind is FaultKind.CONTROLLER_KILL else fault.nodes
+    def _mend(self, fault: Fault) -> None:
+        ends = self._physical.heal(fault)
+        for node in fault.nodes if fault.kind is FaultKind.NODE_DOWN else ():
+            self._join(node)
+            self._revive(node)
+        self._tell_physical(fault, ends)
+
+    def _turn_over_later(self, fault: Fault) -> None:
+        at_ns = self.queue.now_ns + fault.period_ns // 2
+        if at_ns < fault.end_at_ns:
+            self.queue.at(at_ns, partial(self._turn_over, fault))
+
+    def _turn_over(self, fault: Fault) -> None:
+        self._tell_physical(fault, self._physical.flap(fault))
+        self._turn_over_later(fault)
+
+    def _tell_physical(self, fault: Fault, ends: Iterable[LinkEnd]) -> None:
+        self._tell_carriers(ends)
+        self.liveness.truth_changed(self.plan.links_hit(fault))
+
+    def _session_said(self, end: LinkEnd, said: Said) -> None:
+        if isinstance(said, Mark):
+            self.mark(end.node, said)
+        else:
+            self._agents[end.node].hear(said)
+
+    def _hit_by(self, fault: Fault) -> tuple[NodeId, ...]:
+        """Return the members that a fault of what controls the fabric hits."""
+        match fault.kind:
+            case FaultKind.CONTROLLER_KILL | FaultKind.CONTROLLER_FREEZE:
+                return (CONTROLLER,)
+            case FaultKind.BUS_PARTITION | FaultKind.BROKER_FREEZE:
+                return fault.nodes or (*self._agents, CONTROLLER)
+            case _:
+                return fault.nodes
 
     def _member(self, name: NodeId) -> _Agent | _Controller:
         return self._controller if name == CONTROLLER else self._agents[name]
@@ -530,6 +621,25 @@ class Simulation:
         member = self._member(name)
         if not self._killers[name] and not member.is_running:
             member.boot()
+
+    def _freeze(self, name: NodeId) -> None:
+        self._freezers[name] += 1
+        member = self._member(name)
+        if self._freezers[name] == 1 and member.is_running:
+            member.freeze()
+            self.queue.after(self.plan.timing.will_ns, partial(self._give_up, name, member.client))
+
+    def _give_up(self, name: NodeId, client: MemoryClient[Publish] | None) -> None:
+        member = self._member(name)
+        if member.is_frozen and member.client is client:
+            self.broker.give_up(name)
+
+    def _thaw(self, name: NodeId) -> None:
+        self._freezers[name] -= 1
+        member = self._member(name)
+        if not self._freezers[name] and member.is_frozen:
+            member.thaw()
+            self.broker.look_after(name)
 
     def _cut_off(self, name: NodeId) -> None:
         self._cutters[name] += 1

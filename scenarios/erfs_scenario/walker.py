@@ -12,9 +12,8 @@ from fractions import Fraction
 import networkx as nx
 
 from erfs.ids import EVERYTHING, DestinationId, NodeId
-from erfs_scenario.dataplane import DataPlane, Hops
+from erfs_scenario.dataplane import DataPlane, Hops, Share
 
-Share = int | Fraction
 PPM = 1_000_000
 
 
@@ -85,8 +84,8 @@ class Walk:
         hops = self.hops(node)
         if hops is None or not hops.total:
             return 0
-        served = 0
-        parts: dict[Share, int] = {}
+        served: Share = 0
+        parts: dict[Share, Share] = {}
         for far, weight in hops.live.items():
             if far == self._target:
                 served += weight
