@@ -14,20 +14,10 @@ from erfs_scenario.schema import ScenarioFile
 
 BACKENDS: Final = ("sim", "live", "kernel")
 
-_ELSEWHERE: Final = "run it with --backend kernel"
+_ELSEWHERE: Final = "run it with --backend sim or kernel"
 _CUT_INSTEAD: Final = f"{_ELSEWHERE}, or cut the cable instead: link_down"
-_NOT_YET: Final = ("it is not simulated", "run it with --backend kernel")
 _CANNOT: Final[Mapping[str, Mapping[FaultKind, tuple[str, str]]]] = {
     "sim": {
-        FaultKind.SILENT_DROP: _NOT_YET,
-        FaultKind.ONE_WAY_DROP: _NOT_YET,
-        FaultKind.PACKET_LOSS: _NOT_YET,
-        FaultKind.LINK_FLAP: _NOT_YET,
-        FaultKind.NODE_ISOLATED: _NOT_YET,
-        FaultKind.AGENT_FREEZE: _NOT_YET,
-        FaultKind.CONTROLLER_FREEZE: _NOT_YET,
-        FaultKind.BROKER_KILL: _NOT_YET,
-        FaultKind.BROKER_FREEZE: _NOT_YET,
         FaultKind.RATE_LIMIT: ("no rates are simulated", "run it with --backend kernel"),
     },
     # Its data plane is simulated within one process, and no liveness session runs over it.

@@ -9,12 +9,17 @@ import pytest
 from pydantic import BaseModel
 
 from erfs.exporters import write_fabric
+from erfs.faults import FaultKind
 from erfs.generators import generate
 from erfs_agent.settings import AgentSettings
 from erfs_controller.settings import ControllerSettings
+from erfs_scenario.backends import BACKENDS, kinds_of
+from erfs_scenario.plan import compile_plan
+from erfs_scenario.schema import parse_scenario
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGURATION = ROOT / "docs/configuration.md"
+SCENARIOS = ROOT / "docs/scenarios.md"
 
 
 def leaves(model: type[BaseModel], prefix: str = "") -> set[str]:
@@ -93,3 +98,24 @@ def test_the_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     printed = [line.rstrip() for line in done.stdout.splitlines() if line.strip()]
     assert printed[:-1] == block[1].splitlines()[:-1]
+
+
+def test_the_documented_faults_are_those_that_there_are_on_the_backends_that_can_do_them() -> None:
+    text = SCENARIOS.read_text()
+    section = text[text.index("## Kinds of fault") : text.index("What the backends are")]
+    told = {
+        FaultKind(cells[1].strip(" `")): {
+            backend for backend, said in zip(BACKENDS, cells[4:7], strict=True) if said.strip() != "no"
+        }
+        for cells in (line.split("|") for line in section.splitlines() if line.startswith("| `"))
+    }
+    assert told == {kind: {backend for backend in BACKENDS if kind in kinds_of(backend)} for kind in FaultKind}
+
+
+def test_the_documented_scenario_is_accepted_and_fits_both_its_fabrics() -> None:
+    example = re.search(r"```yaml\n(.*?)```", SCENARIOS.read_text(), re.DOTALL)
+    assert example is not None
+    file = parse_scenario(example[1].encode(), SCENARIOS.name)
+    for part in (file.scenario.fabric.generate, file.scenario.fabric.kernel):
+        assert part is not None
+        assert compile_plan(file, generate(part.kind, part.params)).faults
