@@ -64,9 +64,6 @@ class Draws(Protocol):
     def phase(self, end: LinkEnd, interval_ns: int) -> Phase:
         """Return where *end* stands now, which has long been sending every *interval_ns*."""
 
-    def rest_ns(self, end: LinkEnd, interval_ns: int) -> int:
-        """Return how long until the next packet of *end*, which has long been sending every *interval_ns*."""
-
     def is_lost(self, sender: LinkEnd, share: Share) -> bool:
         """Return whether a packet is lost on a lane of which only *share* gets through."""
 
@@ -88,10 +85,6 @@ class RandomDraws:
             if age_ns < jittered(interval_ns, bits):
                 return Phase(age_ns, bits)
 
-    def rest_ns(self, end: LinkEnd, interval_ns: int) -> int:
-        """Return the time to the next packet at a random instant, which is distributed like that since the last."""
-        return self.phase(end, interval_ns).age_ns
-
     def is_lost(self, sender: LinkEnd, share: Share) -> bool:
         """Return whether a packet is lost."""
         return self._rng.randrange(share.denominator) >= share.numerator
@@ -103,7 +96,7 @@ def jittered(interval_ns: int, bits: int) -> int:
 
 
 class _Chance:
-    """A core's chance, which while the core is brought up answers with what has been drawn already."""
+    """A core's chance, which answers with what has been drawn already while the core is brought up to the present."""
 
     def __init__(self, chance: Chance) -> None:
         self._chance = chance
@@ -122,6 +115,7 @@ class _End:
         self.link = link
         self.alarm = alarm
         self.core: Sessions | None = None
+        self.chance: _Chance | None = None
         self.heard = b""
         """The last packet that arrived."""
         self.heard_ns = 0
@@ -182,7 +176,7 @@ class LinkSession:
     def start(self, at: LinkEnd) -> None:
         """Start the core of the end *at*: its agent begins."""
         end = self._ends[at]
-        end.core = self._new_core(end, self._draws.chance(at))
+        end.core, _ = self._new_core(end)
         end.heard = b""
         self._resume()
         self._carry_out(end, end.core.start(self._queue.now_ns))
@@ -213,15 +207,16 @@ class LinkSession:
         )
 
     # --- inside ------------------------------------------------------------------------------------------------------------
-    def _new_core(self, end: _End, chance: Chance) -> Sessions:
+    def _new_core(self, end: _End) -> tuple[Sessions, _Chance]:
         binding = PortBinding(port=end.at.port, link=end.link, far_end=end.far.node)
-        return Sessions(end.at.node, [SessionEnd(binding, self._timing)], chance)
+        end.chance = _Chance(self._draws.chance(end.at))
+        return Sessions(end.at.node, [SessionEnd(binding, self._timing)], end.chance), end.chance
 
     def _bring_up(self, end: _End, own: Phase, far: Phase) -> None:
         """Give *end* a core that is up and last sent when *own* says; what the far end sent last may be still under way."""
         now_ns = self._queue.now_ns
-        chance = _Chance(self._draws.chance(end.at))
-        core = end.core = self._new_core(end, chance)
+        core, chance = self._new_core(end)
+        end.core = core
         sent_ns = now_ns - own.age_ns
         up_ns = sent_ns - self._timing.interval_ns
         chance.fixed = 0
@@ -313,14 +308,20 @@ class LinkSession:
     def _resume(self) -> None:
         if self._is_paused and any(self._share_from(at) for at in self._ends):
             self._is_paused = False
-            now_ns = self._queue.now_ns
             for end in self._ends.values():
-                if end.core is None:
-                    continue
-                due_ns = end.core.next_wakeup_ns()
-                if due_ns is None or due_ns < now_ns:  # its turn passed unnoticed, and more since
-                    due_ns = now_ns + self._draws.rest_ns(end.at, self._timing.slow_start_ns)
-                end.alarm.set(due_ns)
+                self._catch_up(end)
+                self._arm(end)
+
+    def _catch_up(self, end: _End) -> None:
+        """Let *end* have sent its last packet in vain; it does not know of any that should have been sent meanwhile."""
+        now_ns = self._queue.now_ns
+        due_ns = None if end.core is None else end.core.next_wakeup_ns()
+        if end.core is None or end.chance is None or due_ns is None or due_ns >= now_ns:
+            return
+        phase = self._draws.phase(end.at, self._timing.slow_start_ns)
+        end.chance.fixed = phase.jitter_bits
+        end.core.handle(TimerFired(), max(now_ns - phase.age_ns, due_ns))
+        end.chance.fixed = None
 
 
 def _is_usual(payload: bytes) -> bool:

@@ -538,7 +538,9 @@ class Simulation:
             case FaultKind.BROKER_KILL:
                 return not self.broker.is_up
             case FaultKind.AGENT_FREEZE | FaultKind.CONTROLLER_FREEZE:
-                return all(self._member(name).is_frozen for name in self._hit_by(fault))
+                # A process that is dead already stands still as well, and is not started again before the end.
+                members = [self._member(name) for name in self._hit_by(fault)]
+                return all(member.is_frozen or not member.is_running for member in members)
             case _:
                 return not any(self._member(name).is_running for name in self._hit_by(fault))
 
@@ -619,7 +621,7 @@ class Simulation:
 
     def _boot(self, name: NodeId) -> None:
         member = self._member(name)
-        if not self._killers[name] and not member.is_running:
+        if not self._killers[name] and not self._freezers[name] and not member.is_running:
             member.boot()
 
     def _freeze(self, name: NodeId) -> None:
@@ -637,9 +639,13 @@ class Simulation:
     def _thaw(self, name: NodeId) -> None:
         self._freezers[name] -= 1
         member = self._member(name)
-        if not self._freezers[name] and member.is_frozen:
+        if self._freezers[name]:
+            return
+        if member.is_running:
             member.thaw()
             self.broker.look_after(name)
+        else:
+            self.queue.after(self.plan.timing.start_ns, partial(self._boot, name))
 
     def _cut_off(self, name: NodeId) -> None:
         self._cutters[name] += 1
