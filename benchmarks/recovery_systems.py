@@ -28,13 +28,11 @@ from erfs_scenario.kernel.spaces import LabError, Spaces
 from erfs_scenario.nodes import agent_nodes
 from erfs_scenario.plan import Timers
 
-POLL_S: Final = 0.1
+POLL_S: Final = 0.2
 REST_S: Final = 120.0
 _HOSTS: Final = IPv4Address("10.64.0.0")
 _PROTOCOL: Final = 241
 _ANSWERS: Final = 3
-# Looking takes some 200 ms of a core: not too often in the time that is to be quiet.
-_LOOKS: Final = 6
 _MULTIPLIER: Final = 3
 _WAIT_TO_RESTORE_NS: Final = 500 * MS
 
@@ -222,29 +220,37 @@ class System(ABC):
                     await asyncio.sleep(1)
         self._at_rest = {}
 
-    async def settle(self) -> None:
-        """Return when everything is as it was at first, and quiet. Raises LabError if that does not come."""
+    async def settle(self) -> float:
+        """
+        Wait until everything is as it was at first.
+
+        Returns:
+            Since when, time.monotonic(); how long it is to be quiet before a fault is the caller's business.
+
+        Raises:
+            LabError: it does not come to that.
+        """
         deadline_s = time.monotonic() + REST_S
         await self.restore()
-        quiet_from_s = None
+        rest_from_s = None
         while True:
+            now_s = time.monotonic()
             waiting = [
                 node for node, table in self._at_rest.items() if routes_of(read_table(self.spaces, node)) != table
             ]
             unready = "" if waiting else self.unready()
-            now_s = time.monotonic()
             if waiting or unready:
-                quiet_from_s = None
-            elif quiet_from_s is None:
-                quiet_from_s = now_s
-            elif now_s - quiet_from_s >= self.quiet_s:
-                return
-            if time.monotonic() > deadline_s:
+                rest_from_s = None
+            elif rest_from_s is None:
+                rest_from_s = now_s
+            else:
+                return rest_from_s
+            if now_s > deadline_s:
                 if waiting:
                     now = routes_of(read_table(self.spaces, waiting[0]))
                     unready = f"{waiting[0]}: {sorted(now ^ self._at_rest[waiting[0]], key=str)[:_ANSWERS]}"
                 raise LabError(f"{self.name} did not come back to rest within {REST_S:.0f} s: {unready}")
-            await asyncio.sleep(max(POLL_S, self.quiet_s / _LOOKS))
+            await asyncio.sleep(POLL_S)
 
     @abstractmethod
     async def start(self, tell: Tell) -> None:

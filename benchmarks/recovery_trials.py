@@ -38,7 +38,8 @@ FIRST_OF_TWO: Final = "first of two"
 FAULTS: Final = (LINK_DOWN, SILENT, ONE_WAY, ISOLATED, SECOND_FAILURE)
 MANY: Final = frozenset({LINK_DOWN, SILENT})
 """Faults that are tried often enough for a 95th percentile."""
-_SILENT: Final = frozenset({SILENT, ONE_WAY, ISOLATED})
+LIVENESS_FAULTS: Final = frozenset({SILENT, ONE_WAY, ISOLATED})
+"""Those in which no carrier is lost."""
 
 _LEAD_NS: Final = 300 * MS
 _SECOND_AFTER_NS: Final = 1 * SECOND
@@ -302,9 +303,11 @@ class _Shot:
     until_ns: int = 0
 
 
-async def run_trial(system: System, trial: Trial, folder: Path, seed: int) -> list[Outcome]:
+async def run_trial(system: System, trial: Trial, folder: Path, seed: int, not_before_s: float) -> list[Outcome]:
     """
     Run one trial on a system at rest; everything is mended when this returns, but the system need not be at rest.
+
+    The fault comes at *not_before_s* (time.monotonic()) at the earliest.
 
     Raises:
         DisturbedError: flows lost something before the fault, or it hit nothing.
@@ -313,20 +316,26 @@ async def run_trial(system: System, trial: Trial, folder: Path, seed: int) -> li
     spaces = system.spaces
     harmed = [sending_ends(spaces.fabric, what) for what in (trial.first, trial.then) if what is not None]
     hosts = tuple(host.id for host in spaces.fabric.endpoints)
+    ways: dict[Flow, Trace] = {}
+
+    def traced(flows: Sequence[Flow]) -> list[Trace]:
+        found = trace(spaces, flows, 4)
+        ways.update(zip(flows, found, strict=True))
+        return found
+
     chosen = choose_flows(
         [DemandSet("all", endpoints=hosts)],
         {str(place): ends for place, ends in enumerate(harmed)},
-        lambda flows: trace(spaces, flows, 4),
+        traced,
         Random(f"{seed}/{trial.fault}/{trial.index}/flows"),
     )
     probing = Probing(spaces, chosen.flows, folder)
     broken: list[Breakage] = []
     shots = []
     try:
-        ways = trace(spaces, chosen.flows, 4)
         await probing.start()
-        await asyncio.sleep(_LEAD_NS / SECOND)
-        first = _Shot(FIRST_OF_TWO if trial.then else trial.fault, trial.first, ways)
+        await asyncio.sleep(max(_LEAD_NS / SECOND, not_before_s - time.monotonic()))
+        first = _Shot(FIRST_OF_TWO if trial.then else trial.fault, trial.first, [ways[flow] for flow in chosen.flows])
         shots.append(first)
         await _break(spaces, first, broken)
         if trial.then is not None:
@@ -355,8 +364,12 @@ async def run_trial(system: System, trial: Trial, folder: Path, seed: int) -> li
 
 def window_of(system: System, fault: str) -> int:
     """Return how long flows are given to recover: a system that cannot notice is not waited for."""
-    has_chance = system.repairs and (system.hears_silence or fault not in _SILENT)
-    return _WINDOW_NS[fault] if has_chance else _WINDOW_DEAF_NS
+    return _WINDOW_NS[fault] if has_chance(system, fault) else _WINDOW_DEAF_NS
+
+
+def has_chance(system: System, fault: str) -> bool:
+    """Return whether a system can notice a fault, and do something about it."""
+    return system.repairs and (system.hears_silence or fault not in LIVENESS_FAULTS)
 
 
 async def _break(spaces: Spaces, shot: _Shot, broken: list[Breakage]) -> None:
