@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -129,6 +130,7 @@ def _held(hold: Hold) -> int:
 def _hold(fabric: "Fabric", has_agents: bool, session_interval_ns: int, on_up: Callable[["LabFile"], None]) -> None:
     from erfs.aio.logs import set_up_logs
     from erfs_scenario.kernel.lab import hold_lab
+    from erfs_scenario.plan import Timers
 
     # The terminal is for progress; the bus of this process has nothing to add but alarms.
     set_up_logs("error")
@@ -138,7 +140,7 @@ def _hold(fabric: "Fabric", has_agents: bool, session_interval_ns: int, on_up: C
         fabric,
         registry,
         has_agents=has_agents,
-        session_interval_ns=session_interval_ns,
+        timers=replace(Timers(), session_interval_ns=session_interval_ns),
         tell=teller(),
         on_up=on_up,
     )

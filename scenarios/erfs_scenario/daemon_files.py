@@ -54,18 +54,16 @@ def agent_toml(
     port: int,
     addressing: Path,
     state_file: Path,
-    session_interval_ns: int,
 ) -> str:
     """
     Return the configuration of a *node*'s agent that drives the kernel of the namespace it runs in.
 
     Args:
-        fabric, node, timers, is_protecting: Of the run.
+        fabric, node, is_protecting: Of the run.
+        timers: Of the run; its session interval is that of trunks, `ACCESS_FACTOR` times as long on access links. 0: no sessions.
         prefix, host, port: The bus.
         addressing: The addressing file; one serves all.
         state_file: Where the agent keeps its program.
-        session_interval_ns: Between packets of its liveness sessions on trunks, `ACCESS_FACTOR` times as long on access links;
-            0: no sessions.
     """
     ports = []
     for binding in port_bindings(fabric, node):
@@ -86,8 +84,9 @@ def agent_toml(
     }
     sessions = []
     for name, factor in (("default", 1), ("access", ACCESS_FACTOR)):
-        sessions += [f"[session_timing.{name}]"]
-        sessions += [f'interval = "{session_interval_ns * factor} ns"'] if session_interval_ns else []
+        sessions += [f"[session_timing.{name}]", f"multiplier = {timers.session_multiplier}"]
+        if timers.session_interval_ns:
+            sessions += [f'interval = "{timers.session_interval_ns * factor} ns"']
     return "\n".join(
         [
             f"node = {json.dumps(node)}",
@@ -105,7 +104,7 @@ def agent_toml(
             "[timers]",
             *(f'{name} = "{value_ns} ns"' for name, value_ns in durations.items()),
             "[sessions]",
-            f"enabled = {str(bool(session_interval_ns)).lower()}",
+            f"enabled = {str(bool(timers.session_interval_ns)).lower()}",
             *sessions,
             "",
         ]

@@ -229,7 +229,7 @@ async def test_a_node_cut_off_the_bus_is_cut_off_alone_and_nobody_is_told(spaces
 
 async def test_programs_are_killed_and_frozen_and_come_back(spaces: Spaces, tmp_path: Path) -> None:
     with inside(spaces.path(None)):
-        members = Members(spaces, tmp_path / "run", timers=Timers(), session_interval_ns=0)
+        members = Members(spaces, tmp_path / "run", timers=Timers(session_interval_ns=0))
         members.write_files()
         await members.start_broker()
         await members.start_controller()

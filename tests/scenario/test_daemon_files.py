@@ -1,5 +1,6 @@
 """The programs accept what a run tells them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from erfs.aio.config import load
@@ -23,14 +24,13 @@ def agent(fabric: Fabric, node: str, folder: Path, session_interval_ns: int = 10
         agent_toml(
             fabric,
             NodeId(node),
-            TIMERS,
+            replace(TIMERS, session_interval_ns=session_interval_ns),
             is_protecting=False,
             prefix="p/1",
             host="198.18.0.1",
             port=1883,
             addressing=folder / "a.json",
             state_file=folder / "s.json",
-            session_interval_ns=session_interval_ns,
         )
     )
     return load(AgentSettings, folder / "agent.toml")

@@ -22,7 +22,7 @@ from erfs.aio.namespaces import inside, new_namespace
 from erfs.errors import ConfigError, Problem
 from erfs.fabric import Fabric
 from erfs_scenario.kernel.capabilities import missing_capabilities, require
-from erfs_scenario.kernel.members import SESSION_INTERVAL_NS, Members
+from erfs_scenario.kernel.members import Members
 from erfs_scenario.kernel.owners import MARK, LabFile, Registry, identity, is_alive
 from erfs_scenario.kernel.spaces import LabError, Spaces
 from erfs_scenario.kernel.wiring import check_size
@@ -48,7 +48,7 @@ def hold_lab(
     registry: Registry,
     *,
     has_agents: bool,
-    session_interval_ns: int = SESSION_INTERVAL_NS,
+    timers: Timers,
     tell: Callable[[str], None],
     on_up: Callable[[LabFile], None],
 ) -> None:
@@ -59,7 +59,7 @@ def hold_lab(
         fabric: What to build.
         registry: Where to write it down.
         has_agents: Whether broker, controller and agents run; without, the namespaces are wired and no more.
-        session_interval_ns: Of the agents' liveness sessions; 0: none.
+        timers: Of agents and controller.
         tell: Hears how far it is, and who died.
         on_up: Called once all is there and at rest.
 
@@ -77,9 +77,7 @@ def hold_lab(
         try:
             with contextlib.closing(Spaces(fabric, plan_addresses(fabric))) as spaces:
                 tell(f"{len(fabric.nodes)} namespaces, {len(fabric.links)} cables")
-                members = Members(
-                    spaces, registry.folder_of(lab) / "run", timers=Timers(), session_interval_ns=session_interval_ns
-                )
+                members = Members(spaces, registry.folder_of(lab) / "run", timers=timers)
                 holder = _Holder(spaces, members, registry, lab, tell, on_up)
                 with inside(spaces.path(None)), asyncio.Runner(loop_factory=loop_factory()) as runner:
                     runner.run(holder.run(has_agents))

@@ -30,7 +30,6 @@ from erfs_scenario.processes import Child, is_listening
 
 BROKER: Final = NodeId("broker")
 PORT: Final = 1883
-SESSION_INTERVAL_NS: Final = 10 * MS
 # Two Python processes a node start on however few cores there are, beside whatever else runs.
 START_DEADLINE_NS: Final = 60 * SECOND
 START_PER_AGENT_NS: Final = 3 * SECOND
@@ -49,8 +48,7 @@ class Members:
     Args:
         spaces: Where they run.
         folder: For what they are told, keep and say; anything of an earlier run in it is overwritten.
-        timers, is_protecting: As in a plan.
-        session_interval_ns: Of the liveness sessions; 0: none.
+        timers, is_protecting: As in a plan; a session interval of 0: no liveness sessions.
 
     Raises:
         FabricError: a node has the name of broker or controller.
@@ -63,7 +61,6 @@ class Members:
         *,
         timers: Timers,
         is_protecting: bool = True,
-        session_interval_ns: int = SESSION_INTERVAL_NS,
     ) -> None:
         for name in (BROKER, CONTROLLER):
             if name in spaces.fabric.nodes:
@@ -75,7 +72,6 @@ class Members:
         """By node; broker and controller by names that no node may have."""
         self._timers = timers
         self._is_protecting = is_protecting
-        self._session_interval_ns = session_interval_ns
         self._expected_dead: set[NodeId] = set()
         self._journal = Tail(self.folder / "controller" / "journal.jsonl")
         self._logs = {node: Tail(self.log_of(node)) for node in agent_nodes(spaces.fabric)}
@@ -111,7 +107,6 @@ class Members:
                 port=PORT,
                 addressing=self.folder / "addressing.json",
                 state_file=self.folder / "state" / f"{place}.json",
-                session_interval_ns=self._session_interval_ns,
             )
             self._agent_config(node).write_text(text)
 
