@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from click.testing import CliRunner
 
 from erfs.addressing import plan_addresses
@@ -26,7 +27,7 @@ from erfs_scenario.report import Report
 from erfs_scenario.schema import load_scenario
 
 # Alone on the machine: what is measured here are milliseconds.
-pytestmark = [pytest.mark.live, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.live
 LIBRARY = Path(__file__).resolve().parents[2] / "scenarios/library"
 FABRIC = generate("fat-tree", {"k": 4})
 # The fault's own three seconds, a wait-to-restore of one, and as much for seeing that nothing else happens.
@@ -59,7 +60,7 @@ class Lab:
         return judge_records(records)
 
 
-@pytest.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
     folder = tmp_path_factory.mktemp("lab")
     with closing(Spaces(FABRIC, plan_addresses(FABRIC))) as spaces, inside(spaces.path(None)):
@@ -89,6 +90,7 @@ def shortened(name: str) -> Plan:
     )
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     ("name", "ip_version"),
     [
