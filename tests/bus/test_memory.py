@@ -135,6 +135,25 @@ def test_the_broker_gives_a_silent_client_up_and_says_its_last_will() -> None:
     assert world.of("a") == ["connected", "lost", "connected"]
 
 
+def test_a_client_that_stood_still_for_too_long_finds_its_connection_closed_and_makes_a_new_one() -> None:
+    world = World()
+    world.join("b", "presence/a")
+    world.join("a", "t", will=("presence/a", "gone"))
+    world.run()
+    world.broker.look_after("a")
+    world.run()
+    assert world.of("a") == ["connected"], "nothing was wrong"
+
+    world.broker.give_up("a")
+    world.run()
+    assert world.of("b") == ["connected", "presence/a=gone"]
+    assert world.of("a") == ["connected"], "it has not looked yet"
+
+    world.broker.look_after("a")
+    world.run()
+    assert world.of("a") == ["connected", "lost", "connected"]
+
+
 def test_a_client_that_returns_before_the_broker_gave_it_up_is_buried_first() -> None:
     """As real brokers do on a take-over; agents must contradict the last will by what they say then."""
     world = World()

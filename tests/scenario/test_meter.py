@@ -362,3 +362,38 @@ def test_parallel_access_cables_share_an_endpoints_traffic() -> None:
     bench.cut(fault)
     assert [record["served_ppm"] for record in bench.of("flow_changed")] == [500_000, 500_000]
     assert {side for _, side in bench.affected().values()} == {"near"}
+
+
+def test_only_what_is_sent_towards_the_deaf_end_is_lost_and_both_directions_are_affected(
+    fat_tree: Fabric, link_between: Find
+) -> None:
+    """Who is deaf stops sending, too: what it sends may be harmed by that."""
+    name = link_between("pod0-edge0", "pod0-agg0")
+    deaf = fat_tree.links[name].end_at(NodeId("pod0-agg0"))
+    fault = Fault("f", FaultKind.ONE_WAY_DROP, 10_000, 50_000, (name,), ends=(deaf,))
+    bench = Bench(fat_tree, (fault,))
+    install_shortest_paths(bench.plane)
+    bench.meter.settle(1000)
+    bench.meter.before_fault(fault, 10_000)
+    bench.plane.set_deaf(deaf, True)
+    bench.meter.settle(10_000)
+    here = edge(0, 0)
+    others = [name for name in EDGES if name != here]
+    changed = {(record["source"], record["destination"]): record["served_ppm"] for record in bench.of("flow_changed")}
+    assert changed == {(here, other): 500_000 for other in others}
+    assert bench.affected().keys() == changed.keys() | {(other, here) for other in others}
+
+
+def test_an_endpoint_behind_a_silent_link_is_cut_though_its_switch_has_power(fat_tree: Fabric) -> None:
+    leaf = NodeId("pod0-edge0")
+    fault = Fault("f", FaultKind.NODE_ISOLATED, 10_000, 50_000, nodes=(leaf,))
+    bench = Bench(fat_tree, (fault,))
+    install_shortest_paths(bench.plane)
+    bench.meter.settle(1000)
+    for link in fat_tree.links_of[leaf]:
+        for end in link.ends:
+            bench.plane.set_deaf(end, True)
+    bench.meter.settle(10_000)
+    changed = {(record["source"], record["destination"]): record["cause"] for record in bench.of("flow_changed")}
+    assert set(changed.values()) == {"cut"}
+    assert (edge(0, 0), edge(0, 0)) in changed

@@ -9,15 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from erfs.fabric import Fabric, Link, LinkEnd, Node, NodeKind
-from erfs.ids import DestinationId, NodeId, class_id, endpoint_destination
+from erfs.ids import DestinationId, LinkId, NodeId, class_id, endpoint_destination
 from erfs.messages import Member
-from erfs_scenario.dataplane import DataPlane
+from erfs_scenario.dataplane import DataPlane, Share
 from erfs_scenario.walker import Walk, ppm
 
 HOST = NodeId("h")
 HERE = NodeId("s0")  # the switch the host is attached to
 CLASS = class_id([HERE])
 OWN = endpoint_destination(CLASS, HOST)
+LOSSES: list[Share] = [0, Fraction(1, 10), Fraction(1, 3), 1]
 
 
 def fabric_of(count: int, pairs: list[tuple[int, int]]) -> Fabric:
@@ -51,17 +52,17 @@ def by_following_every_path(plane: DataPlane) -> dict[str, Fraction]:
     """
     graph = nx.DiGraph()
     graph.add_nodes_from(plane.fabric.nodes)
-    sends: dict[NodeId, list[tuple[NodeId, int, bool]]] = {}
+    sends: dict[NodeId, list[tuple[NodeId, int, Share]]] = {}
     for node in plane.fabric.switches:
         table = plane.routes_of(node.id)
         members = table.get(OWN, table.get(CLASS, ()))
         sends[node.id] = []
         for member in members:
             link = plane.fabric.link_at[LinkEnd(node.id, member.port)]
-            works = plane.is_link_working(link.id)
+            passed = plane.share_from(LinkEnd(node.id, member.port))
             far = link.far_end(node.id).node
-            sends[node.id].append((far, member.weight, works))
-            if works:
+            sends[node.id].append((far, member.weight, passed))
+            if passed:
                 graph.add_edge(node.id, far)
 
     def follow(node: NodeId) -> Fraction:
@@ -69,9 +70,9 @@ def by_following_every_path(plane: DataPlane) -> dict[str, Fraction]:
             return Fraction(1)
         total = sum(weight for _, weight, _ in sends[node])
         served = Fraction(0)
-        for far, weight, works in sends[node]:
-            if works and not nx.has_path(graph, far, node):
-                served += Fraction(weight, total) * follow(far)
+        for far, weight, passed in sends[node]:
+            if passed and not nx.has_path(graph, far, node):
+                served += Fraction(weight, total) * passed * follow(far)
         return served
 
     return {node.id: follow(node.id) for node in plane.fabric.switches}
@@ -79,7 +80,7 @@ def by_following_every_path(plane: DataPlane) -> dict[str, Fraction]:
 
 @st.composite
 def planes(draw: st.DrawFn) -> DataPlane:
-    """A small fabric with random tables: dead links, empty groups, missing routes, cycles and all."""
+    """A small fabric with random tables: dead, one-way and lossy links, empty groups, missing routes, cycles and all."""
     count = draw(st.integers(2, 6))
     numbers = st.integers(0, count - 1)
     pairs = draw(st.lists(st.tuples(numbers, numbers).filter(lambda pair: pair[0] != pair[1]), min_size=1, max_size=9))
@@ -88,9 +89,20 @@ def planes(draw: st.DrawFn) -> DataPlane:
     for node in fabric.switches:
         write_random(draw, plane, node.id)
     for link in fabric.links:
-        if draw(st.integers(0, 5)) == 0:
-            plane.set_link(link, False)
+        if draw(st.integers(0, 3)) == 0:
+            spoil(draw, plane, link)
     return plane
+
+
+def spoil(draw: st.DrawFn, plane: DataPlane, link: LinkId) -> None:
+    """Do something to *link*, or undo it."""
+    match draw(st.sampled_from(["cut", "deaf", "lossy"])):
+        case "cut":
+            plane.set_link(link, draw(st.booleans()))
+        case "deaf":
+            plane.set_deaf(draw(st.sampled_from(plane.fabric.links[link].ends)), draw(st.booleans()))
+        case _:
+            plane.set_loss(link, draw(st.sampled_from(LOSSES)))
 
 
 def write_random(draw: st.DrawFn, plane: DataPlane, node: NodeId) -> None:
@@ -137,7 +149,7 @@ def test_an_update_ends_where_a_walk_from_scratch_does(plane: DataPlane, data: s
         for _ in range(data.draw(st.integers(1, 3))):
             if data.draw(st.booleans()):
                 link = data.draw(st.sampled_from(sorted(plane.fabric.links)))
-                plane.set_link(link, not plane.is_link_working(link))
+                spoil(data.draw, plane, link)
             else:
                 node = data.draw(st.sampled_from([node.id for node in plane.fabric.switches]))
                 write_random(data.draw, plane, node)
@@ -223,3 +235,35 @@ def test_a_cut_cable_stays_cut_when_its_node_gets_its_power_back() -> None:
     assert not plane.is_link_working(cable)
     plane.set_link(cable, True)
     assert plane.is_link_working(cable)
+
+
+def test_a_link_that_is_deaf_at_one_end_carries_the_other_way_and_its_carriers_stay() -> None:
+    fabric = fabric_of(2, [(0, 1)])
+    plane = DataPlane(fabric)
+    (cable,) = fabric.trunks
+    here, there = cable.ends
+    plane.set_deaf(here, True)
+    assert (plane.share_from(here), plane.share_from(there)) == (1, 0)
+    assert not plane.is_link_working(cable.id)
+    assert plane.is_port_up(*here)
+    assert plane.is_port_up(*there)
+    plane.set_deaf(here, False)
+    assert (plane.share_from(there), plane.is_link_working(cable.id)) == (1, True)
+
+
+def test_a_lossy_link_works_and_carries_what_is_not_lost() -> None:
+    fabric = fabric_of(2, [(0, 1)])
+    plane = DataPlane(fabric)
+    write(plane, {"s0": {OWN: "host"}, "s1": {CLASS: "p0"}})
+    (cable,) = fabric.trunks
+    (access,) = fabric.access_links[HOST]
+    plane.set_loss(cable.id, Fraction(1, 10))
+    plane.set_loss(access.id, Fraction(1, 3))
+    walk = walk_over(plane)
+    walk.walk()
+    assert shares(walk) == {"s0": Fraction(2, 3), "s1": Fraction(9, 10) * Fraction(2, 3)}
+    assert plane.is_link_working(cable.id)
+    plane.set_link(cable.id, False)
+    assert [plane.share_from(end) for end in cable.ends] == [0, 0]
+    plane.set_link(cable.id, True)
+    assert [plane.share_from(end) for end in cable.ends] == [Fraction(9, 10)] * 2
