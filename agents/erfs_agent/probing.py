@@ -27,7 +27,7 @@ QUANTUM_NS: Final = 1 * MS
 """
 The shell is woken no more often than this; what would be due before the next waking is sent early rather than late.
 
-An event loop's timers have a resolution of 1 ms anyway, and with 64 ends one waking serves some seven packets each way.
+An event loop's timers have a resolution of 1 ms anyway.
 """
 
 INTERVAL_MIN_NS: Final = 2 * MS
@@ -97,6 +97,8 @@ class Received:
     port: str
     payload: bytes
     hop_limit: int
+    heard_ns: int | None = None
+    """When, for a shell that reads later than packets come; None: now. Never later than now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +282,6 @@ class _Session:
         "is_trusted",
         "judge_ns",
         "mine",
-        "rate",
         "remote_discriminator",
         "remote_min_rx_ns",
         "remote_min_tx_ns",
@@ -322,7 +323,6 @@ class _Session:
         self.tx_used_ns = end.timing.slow_start_ns
         self.rx_used_ns = end.timing.interval_ns
         self.is_polling = False
-        self.rate = 0
         # Instants.
         self.send: Send | None = None
         self.send_ns: int | None = None
@@ -381,11 +381,17 @@ class Sessions:
         self._by_port = {session.binding.port: session for session in self._sessions}
         assert len(self._by_port) == len(self._sessions), "one session for each port"
         self._names = discriminators(node, (end.binding for end in ordered))
+        self._draw = chance.getrandbits(16)
         # Entries (instant, index of session); one whose instant is no longer the session's is stale.
         self._sends: list[tuple[int, int]] = []
         self._judgements: list[tuple[int, int]] = []
         self._woken_ns = 0
-        self._rate = 0
+        self.watched = frozenset(self._by_port)
+        """
+        The ports whose packets are wanted as soon as they come; another value only when it changes.
+
+        The others are up and agreed on their intervals: their packets say nothing new, and are read before the next one is sent.
+        """
         self._late_told_ns: int | None = None
 
     # --- what the shell asks ---------------------------------------------------------------------------------------------
@@ -402,12 +408,11 @@ class Sessions:
         """Return what to do about *event*, in the order in which to do it."""
         match event:
             case Received():
-                session = self._by_port[event.port]
-                if event.payload == session.usual and event.hop_limit == HOP_LIMIT:
-                    session.heard_ns = now_ns
-                    self.tally.accepted += 1
+                heard_ns = now_ns if event.heard_ns is None else event.heard_ns
+                assert heard_ns <= now_ns, (heard_ns, now_ns)
+                if self.take_usual(event.port, event.payload, event.hop_limit, heard_ns):
                     return []
-                return self._on_received(session, event, now_ns)
+                return self._on_received(self._by_port[event.port], event, heard_ns, now_ns)
             case TimerFired():
                 return self._on_timer(now_ns)
             case Retimed():
@@ -415,26 +420,28 @@ class Sessions:
             case _:
                 assert_never(event)
 
+    def take_usual(self, port: str, payload: bytes, hop_limit: int, heard_ns: int) -> bool:
+        """
+        Note that a packet was heard and return True if it says nothing new; else it is to be handled as `Received`.
+
+        Nearly all packets are usual ones, and an event made for each would cost as much as reading it.
+        """
+        session = self._by_port[port]
+        if payload != session.usual or hop_limit != HOP_LIMIT:
+            return False
+        if heard_ns > session.heard_ns:
+            session.heard_ns = heard_ns
+        self.tally.accepted += 1
+        return True
+
     def next_wakeup_ns(self) -> int | None:
         """Return when `TimerFired` is wanted next, None if never."""
-        if not self.is_polled:
-            self._skip_what_is_settled()
+        self._skip_what_is_settled()
         return self._due_ns()
 
     def _due_ns(self) -> int | None:
-        if self.is_polled:
-            return self._woken_ns + QUANTUM_NS
         tops = [heap[0][0] for heap in (self._sends, self._judgements) if heap]
         return max(min(tops), self._woken_ns + QUANTUM_NS) if tops else None
-
-    @property
-    def is_polled(self) -> bool:
-        """
-        Whether there is so much traffic that what arrives need only be read at each waking.
-
-        Then a waking for each packet would cost more than one for each quantum, and reading late by a quantum harms nobody.
-        """
-        return self._rate * QUANTUM_NS >= SECOND
 
     def state_of(self, port: str) -> SessionState:
         """Return the state of the session at *port*."""
@@ -451,11 +458,10 @@ class Sessions:
             commands += [Send(session.binding.port, self._payload(session))] * session.timing.multiplier
         self._sends.clear()
         self._judgements.clear()
-        self._rate = 0
         return commands
 
     # --- receiving -------------------------------------------------------------------------------------------------------
-    def _on_received(self, session: _Session, event: Received, now_ns: int) -> list[SessionCommand]:
+    def _on_received(self, session: _Session, event: Received, heard_ns: int, now_ns: int) -> list[SessionCommand]:
         if session.state is _ADMIN_DOWN:
             return []
         if event.hop_limit != HOP_LIMIT:
@@ -468,11 +474,11 @@ class Sessions:
             return self._on_stranger(session, packet)
         if packet.your_discriminator not in (0, session.mine):
             return self._refuse(session, "not_for_us", f"meant for 0x{packet.your_discriminator:08x}")
+        session.heard_ns = max(session.heard_ns, heard_ns)
         return self._on_packet(session, packet, event.payload, now_ns)
 
     def _on_packet(self, session: _Session, packet: ControlPacket, payload: bytes, now_ns: int) -> list[SessionCommand]:
         self.tally.accepted += 1
-        session.heard_ns = now_ns
         if session.remote_discriminator != packet.my_discriminator:
             session.remote_discriminator = packet.my_discriminator
             session.send = None
@@ -584,12 +590,14 @@ class Sessions:
     def _retime(self, session: _Session, now_ns: int) -> None:
         """Bring the instants of sending and judging up to what both ends' intervals now are."""
         interval_ns = session.tx_interval_ns
-        rate = 2 * SECOND // interval_ns if session.state is _UP and interval_ns else 0
-        self._rate += rate - session.rate
-        session.rate = rate
+        # Whoever sends less often than it hears would read too late what its neighbour has to say.
+        is_settled = session.state is _UP and not session.is_polling and 0 < interval_ns <= session.rx_interval_ns
+        if is_settled == (session.binding.port in self.watched):
+            self.watched ^= {session.binding.port}
         if not interval_ns:
             session.send_ns = None
         elif session.send_ns is None or session.send_ns > now_ns + interval_ns:
+            self._draw = self._chance.getrandbits(16)
             self._send_at(session, now_ns + self._jittered(interval_ns))
         session.detection_ns = session.remote_multiplier * session.rx_interval_ns
         if not session.detection_ns:
@@ -600,7 +608,7 @@ class Sessions:
 
     def _jittered(self, interval_ns: int) -> int:
         """Return 75 to 100 % of *interval_ns*, so that sessions do not fall into step (RFC 5880 section 6.8.7)."""
-        return interval_ns - (interval_ns * self._chance.getrandbits(16) >> 18)
+        return interval_ns - (interval_ns * self._draw >> 18)
 
     # --- sending ---------------------------------------------------------------------------------------------------------
     def _transmit(self, session: _Session, now_ns: int) -> Send:
@@ -639,8 +647,8 @@ class Sessions:
         """
         Return the packets that may be sent now since some are being sent: as early as the jitter could have had them.
 
-        Before long the sessions of a node that send equally often share their wakings, whose jitter is then the jitter of all; those
-        of several nodes still do not fall into step.
+        Before long the sessions of a node that send equally often share all their wakings, and their jitter; those of several nodes
+        still do not fall into step.
         """
         commands: list[SessionCommand] = []
         for session in self._sessions:
@@ -655,6 +663,8 @@ class Sessions:
         wanted_ns = self._due_ns()
         commands = self._note_lateness(now_ns - wanted_ns, now_ns) if wanted_ns is not None else []
         self._woken_ns = now_ns
+        # One jitter for all packets of a waking: what is sent together is due together the next time, too.
+        self._draw = self._chance.getrandbits(16)
         sends, sessions, horizon_ns = self._sends, self._sessions, now_ns + QUANTUM_NS
         is_sending = False
         while sends and sends[0][0] <= horizon_ns:
@@ -663,7 +673,7 @@ class Sessions:
             if at_ns == session.send_ns:
                 is_sending = True
                 commands.append(self._transmit(session, now_ns))
-        if is_sending and not self.is_polled:
+        if is_sending:
             commands += self._send_along(now_ns)
         judgements = self._judgements
         while judgements and judgements[0][0] <= now_ns:

@@ -539,8 +539,8 @@ class Pair:
     def arrive(self, end: End, received: Received) -> None:
         if end.is_dead:
             return
-        end.socket.append(received)
-        if self.now_ns >= end.frozen_until_ns and not end.core.is_polled:
+        end.socket.append(replace(received, heard_ns=self.now_ns))
+        if self.now_ns >= end.frozen_until_ns and end.core.watched:
             self.read(end)
 
     def read(self, end: End) -> None:
@@ -602,7 +602,7 @@ def test_both_ends_see_a_cut_within_the_detection_time(seed: int) -> None:
 @given(st.integers(0, 10_000), st.booleans())
 @settings(max_examples=20, deadline=None)
 def test_both_ends_see_a_loss_of_one_direction(seed: int, is_leaf_deaf: bool) -> None:
-    """The deaf end by silence, the other by what the deaf end says, one trip later."""
+    """The deaf end by silence, the other by what the deaf end says: read before its own next packet, so within an interval."""
     pair = settled(seed)
     (pair.to_leaf if is_leaf_deaf else pair.to_spine).loss_ppm = 1_000_000
     pair.run(5 * SECOND)
@@ -610,7 +610,7 @@ def test_both_ends_see_a_loss_of_one_direction(seed: int, is_leaf_deaf: bool) ->
     deaf, other = ("leaf", "spine") if is_leaf_deaf else ("spine", "leaf")
     assert ((first, why), (second, because)) == ((deaf, DownReason.SILENT), (other, DownReason.NEIGHBOUR))
     assert first_ns - SECOND <= DETECTION_NS + DELAY_NS + QUANTUM_NS
-    assert second_ns - first_ns == DELAY_NS
+    assert DELAY_NS <= second_ns - first_ns <= DELAY_NS + 10 * MS
     assert UP not in pair.states
 
 
@@ -766,14 +766,80 @@ def started(count: int) -> Sessions:
     return core
 
 
-def test_many_ends_are_polled_and_few_are_not() -> None:
-    assert (started(4).is_polled, started(5).is_polled) == (False, True)
-    assert started(5).next_wakeup_ns() == QUANTUM_NS
+def settled_star(count: int) -> Sessions:
+    """A leaf's core whose sessions are up and whose polls have been answered."""
+    core = started(count)
+    for end in star(count):
+        core.handle(from_far_end(end, UP, is_final=True), 0)
+        core.handle(from_far_end(end, UP), 0)
+    return core
 
 
-def test_a_few_sessions_that_work_cost_one_waking_an_interval() -> None:
-    """They are sent together, each as early or late as its jitter allows, and no waking finds out that all is well."""
-    core, ends = started(4), star(4)
+def test_a_port_is_watched_until_its_session_is_up_and_its_poll_answered_and_again_when_it_leaves_up() -> None:
+    core = started(3)
+    assert core.watched == {"e0", "e1", "e2"}
+    core.handle(from_far_end(star(3)[1], UP, is_final=True), 0)
+    assert core.watched == {"e0", "e2"}
+
+    core = settled_star(3)
+    assert core.watched == frozenset()
+    core.handle(from_far_end(star(3)[0], DOWN, desired_tx_us=100_000), 1 * MS)
+    assert core.watched == {"e0"}
+    core.handle(from_far_end(star(3)[1], ADMIN_DOWN, desired_tx_us=100_000), 1 * MS)
+    assert core.watched == {"e0", "e1"}
+    run_timer(core, 31 * MS)
+    assert core.state_of("e2") is DOWN
+    assert core.watched == {"e0", "e1", "e2"}
+
+
+def test_a_port_is_watched_while_other_intervals_are_agreed_on() -> None:
+    core, (end,) = settled_star(1), star(1)
+    core.handle(Retimed("e0", replace(TIMING, interval_ns=5 * MS)), 1 * MS)
+    assert core.watched == {"e0"}
+    core.handle(from_far_end(end, UP, is_final=True), 2 * MS)
+    assert core.watched == frozenset()
+
+
+@pytest.mark.parametrize("required_rx_us", [0, 50_000])
+def test_a_port_that_is_sent_to_less_often_than_it_is_heard_from_stays_watched(required_rx_us: int) -> None:
+    """What comes is read when something is sent: that would be too late here."""
+    core = settled_star(1)
+    core.handle(from_far_end(star(1)[0], UP, required_rx_us=required_rx_us), 1 * MS)
+    assert core.watched == {"e0"}
+
+
+def test_a_packet_read_late_counts_from_when_it_came() -> None:
+    core = up_at_leaf()
+    run_timer(core, 29 * MS)
+    # Read at 30 ms, as the judgement is due; it came at 20.
+    heard = replace(from_spine(UP), heard_ns=20 * MS)
+    assert core.handle(heard, 30 * MS) == []
+    assert verdicts(core.handle(TimerFired(), 30 * MS)) == []
+    said = run_timer(core, 100 * MS)
+    assert [(at_ns, one) for at_ns, one in said if isinstance(one, SessionDown)] == [
+        (50 * MS, SessionDown("e1", DownReason.SILENT))
+    ]
+
+
+def test_what_was_heard_is_never_earlier_than_what_was_heard_before() -> None:
+    core = up_at_leaf()
+    core.handle(from_spine(UP), 20 * MS)
+    core.handle(replace(from_spine(UP), heard_ns=5 * MS), 21 * MS)
+    core.handle(replace(from_spine(UP, required_rx_us=9_000), heard_ns=6 * MS), 21 * MS)
+    said = run_timer(core, 100 * MS)
+    assert [at_ns for at_ns, one in said if isinstance(one, SessionDown)] == [50 * MS]
+
+
+def test_a_stamp_ahead_of_the_clock_is_refused() -> None:
+    core = up_at_leaf()
+    with pytest.raises(AssertionError):
+        core.handle(replace(from_spine(UP), heard_ns=2), 1)
+
+
+@pytest.mark.parametrize("count", [4, 64])
+def test_sessions_that_work_cost_one_waking_an_interval(count: int) -> None:
+    """They are sent together, with one jitter for all, and no waking finds out that all is well."""
+    core, ends = started(count), star(count)
     for end in ends:
         core.handle(from_far_end(end, UP, is_final=True), 0)
     sent_at: dict[str, list[int]] = {end.port: [] for end in ends}
@@ -786,8 +852,8 @@ def test_a_few_sessions_that_work_cost_one_waking_an_interval() -> None:
             assert isinstance(command, Send)
             sent_at[command.port].append(at_ns)
 
-    # The first of four jitters between 7.5 and 10 ms, and some at the beginning.
-    assert wakings < 10_000 / 7.5 + 30
+    # 8.75 ms on average, and some at the beginning.
+    assert wakings < 10_000 / 8.5 + 30
     for instants in sent_at.values():
         gaps = [after - before for before, after in pairwise(instants)]
         assert min(gaps) >= 7.5 * MS - QUANTUM_NS

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -15,14 +16,25 @@ from erfs.ids import LinkId, NodeId
 from erfs.messages import DownFact, PortBinding, decode
 from erfs.ports import Incoming, Mark
 from erfs.topics import Channel, Topics
-from erfs.units import MS
+from erfs.units import MS, SECOND
 from erfs_agent.aio import sessions as shell
 from erfs_agent.aio.runtime import AgentRuntime
-from erfs_agent.aio.sessions import UdpSessions, Wire, open_wire
+from erfs_agent.aio.sessions import Arrivals, UdpSessions, Wire, open_wire
 from erfs_agent.core import AgentCore, AgentTimers
 from erfs_agent.drivers.simulated import SimulatedDriver
-from erfs_agent.probing import DownReason, SessionDown, SessionEnd, Sessions, SessionTiming, SessionUp
-from erfs_agent.session_packet import SessionState
+from erfs_agent.probing import (
+    DownReason,
+    Received,
+    SessionCommand,
+    SessionDown,
+    SessionEnd,
+    SessionEvent,
+    Sessions,
+    SessionTiming,
+    SessionUp,
+    discriminator,
+)
+from erfs_agent.session_packet import ControlPacket, SessionState, encode
 
 LEAF, SPINE = NodeId("leaf1"), NodeId("spine1")
 # Slower than the default: what is tested here is the way of the packets, on a machine that may be busy with other tests.
@@ -50,8 +62,14 @@ class Node:
         self.core = Sessions(node, ends, Random(1))
         self.marks: list[Mark] = []
         self.said: list[SessionUp | SessionDown] = []
-        self.udp = UdpSessions(self.core, wires, on_mark=lambda mark, _: self.marks.append(mark))
+        self.batch_count = 0
+        self.udp = UdpSessions(self.core, wires, on_mark=lambda mark, _: self.marks.append(mark), wall_ns=self.wall_ns)
         self.udp.on_change = self.said.append
+
+    def wall_ns(self) -> int:
+        """Read at the beginning of each batch of packets."""
+        self.batch_count += 1
+        return time.time_ns()
 
     def is_up(self) -> bool:
         return all(self.core.state_of(port) is SessionState.UP for port in self.udp.ports)
@@ -163,10 +181,113 @@ async def test_many_ends_are_read_at_each_waking_and_nobody_is_lost(stack: ExitS
     leaf, spine = Node(LEAF, SPINE, near, timing), Node(SPINE, LEAF, far, timing)
     started(stack, leaf, spine)
     await until(lambda: leaf.is_up() and spine.is_up())
-    assert leaf.core.is_polled
-    before = leaf.core.tally.accepted
+    await until(lambda: leaf.core.watched == frozenset() == spine.core.watched)
+    before, batches = leaf.core.tally.accepted, leaf.batch_count
     await until(lambda: leaf.core.tally.accepted > before + 32 * 100)
+    # One packet of each end is read at a waking, not one waking had for each packet.
+    assert (leaf.batch_count - batches) * 8 < 32 * 100
     assert [one for one in leaf.said + spine.said if isinstance(one, SessionDown)] == []
+
+
+class Actor:
+    """A spine's end of e0 by hand."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        near, far = addresses(2)
+        self.wires = {"e0": Wire(near, far)}
+        self._socket = stack.enter_context(socket.socket(type=socket.SOCK_DGRAM))
+        self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 255)
+        self._socket.bind(far)
+        self._socket.connect(near)
+
+    def say(self, state: SessionState, *, is_final: bool = False) -> None:
+        link = binding("e0", SPINE).link
+        packet = ControlPacket(
+            state=state,
+            my_discriminator=discriminator(link, SPINE),
+            your_discriminator=0 if state is SessionState.DOWN else discriminator(link, LEAF),
+            multiplier=3,
+            desired_tx_us=100_000,
+            required_rx_us=100_000,
+            is_final=is_final,
+        )
+        self._socket.send(encode(packet))
+
+    async def bring_up(self, leaf: Node) -> None:
+        self.say(SessionState.DOWN)
+        await until(lambda: leaf.core.state_of("e0") is SessionState.INIT)
+        self.say(SessionState.UP)
+        await until(leaf.is_up)
+        self.say(SessionState.UP, is_final=True)
+        await until(lambda: not leaf.core.watched)
+
+
+async def test_a_session_that_leaves_up_is_watched_again(stack: ExitStack) -> None:
+    """Each answer is read at once, although the leaf's own next packet, and with it its next waking, is 20 s away."""
+    actor = Actor(stack)
+    leaf = Node(LEAF, SPINE, actor.wires, SessionTiming(interval_ns=20 * MS, multiplier=3, slow_start_ns=40 * SECOND))
+    started(stack, leaf)
+    await actor.bring_up(leaf)
+    await until(lambda: leaf.core.state_of("e0") is SessionState.DOWN)
+    assert leaf.said == [SessionUp("e0"), SessionDown("e0", DownReason.SILENT)]
+    await actor.bring_up(leaf)
+
+
+async def test_packets_read_late_count_from_when_they_came_and_never_from_later_than_now(stack: ExitStack) -> None:
+    actor = Actor(stack)
+    leaf = Node(LEAF, SPINE, actor.wires, SessionTiming(interval_ns=100 * MS, multiplier=200))
+    heard: list[tuple[int, int]] = []
+    handle = leaf.core.handle
+
+    def note(event: SessionEvent, now_ns: int) -> list[SessionCommand]:
+        if isinstance(event, Received) and event.heard_ns is not None:
+            heard.append((event.heard_ns, now_ns))
+        return handle(event, now_ns)
+
+    leaf.core.handle = note  # type: ignore[method-assign]
+    started(stack, leaf)
+    # The kernel begins to stamp a moment after the first socket asks for it, and says now instead.
+    for _ in range(100):
+        before = time.monotonic_ns()
+        actor.say(SessionState.DOWN)
+        after = time.monotonic_ns()
+        while time.monotonic_ns() < after + 5 * MS:
+            pass
+        heard.clear()
+        await until(lambda: heard)
+        heard_ns, read_ns = heard[-1]
+        assert before <= heard_ns + MS
+        assert heard_ns <= read_ns
+        if heard_ns <= after + MS:
+            break
+    else:
+        pytest.fail("a packet always counts from when it was read")
+
+
+async def test_what_waited_in_a_socket_is_all_there(stack: ExitStack) -> None:
+    """A second's packets at 10 ms: a process that was not running for so long finds the last of them, too."""
+    actor = Actor(stack)
+    leaf = Node(LEAF, SPINE, actor.wires)
+    started(stack, leaf)
+    for _ in range(100):
+        actor.say(SessionState.DOWN)
+    await until(lambda: leaf.core.tally.accepted == 100)
+
+
+def test_stamps_are_turned_into_instants_and_never_run_ahead_of_the_clock() -> None:
+    arrivals = Arrivals()
+    arrivals.begin(5_000, 1_000)
+    assert [arrivals.instant_ns(stamp_ns) for stamp_ns in (4_900, 5_000, 5_001, 9_000)] == [900, 1_000, 1_000, 1_000]
+
+
+@pytest.mark.parametrize("step_ns", [-3_000_000, -300, 300, 3_000_000])
+def test_a_wall_clock_that_is_set_makes_no_packet_older_than_it_is(step_ns: int) -> None:
+    arrivals = Arrivals()
+    arrivals.begin(5_000_000, 1_000)
+    arrivals.begin(5_000_100 + step_ns, 1_100)
+    before, after = arrivals.instant_ns(5_000_050), arrivals.instant_ns(5_000_070 + step_ns)
+    assert 1_050 <= before <= 1_100
+    assert 1_070 <= after <= 1_100
 
 
 async def test_intervals_change_while_it_runs(stack: ExitStack) -> None:

@@ -3,6 +3,7 @@
 Rule 1: no decisions here; what was received is handed over before the timer is.
 Rule 2: a socket that fails is told once and opened again; the session over it falls silent, which is the truth.
 Rule 3: nothing is allocated, awaited or logged for a packet that says nothing new.
+Rule 4: a packet that nobody waits for wakes nobody: it is read at the next waking, and counts from when the kernel says that it came.
 """
 
 import asyncio
@@ -36,9 +37,11 @@ if TYPE_CHECKING:
     # The process of the sessions has no log of its own, and does without what a log needs.
     from erfs_agent.aio.marks import OnMark
 
-# Linux's numbers; Python's socket module lacks the first.
+# Linux's numbers, which Python's socket module lacks. The second is the type of the control message, too.
 _IP_RECVTTL: Final = 12
-_ANCILLARY_SPACE: Final = 2 * socket.CMSG_SPACE(struct.calcsize("i"))
+_SO_TIMESTAMPNS: Final = 35
+_TIMESPEC: Final = struct.Struct("@ll")
+_ANCILLARY_SPACE: Final = socket.CMSG_SPACE(struct.calcsize("i")) + socket.CMSG_SPACE(_TIMESPEC.size)
 _PACKET_MAX: Final = 128
 # A second's packets of the fastest session: what a frozen process finds when it thaws. More than that is somebody's flood,
 # and the rest waits for the next waking.
@@ -101,6 +104,27 @@ class _Line:
     is_told: bool = False
 
 
+class Arrivals:
+    """
+    Turns the kernel's stamps, which are wall clock, into instants of the monotonic one.
+
+    A stamp is never taken for earlier than it was, though the wall clock was set meanwhile, nor for later than now.
+    """
+
+    def __init__(self) -> None:
+        self._offset_ns = self._before_ns = -(2**63)
+        self._now_ns = 0
+
+    def begin(self, wall_ns: int, now_ns: int) -> None:
+        """Begin to read a batch; *wall_ns* was taken first, so a pause between the two makes stamps later, not earlier."""
+        self._before_ns, self._offset_ns = self._offset_ns, now_ns - wall_ns
+        self._now_ns = now_ns
+
+    def instant_ns(self, stamp_ns: int) -> int:
+        """Return when the packet of *stamp_ns* came. It was stamped under this batch's offset or under the last one's."""
+        return min(self._now_ns, stamp_ns + max(self._offset_ns, self._before_ns))
+
+
 class UdpSessions:
     """
     Runs *core* in the event loop; many nodes may share a loop.
@@ -111,6 +135,7 @@ class UdpSessions:
         dscp: The class of service of the packets; they must not wait behind the traffic they watch.
         on_mark: Told of each mark and its instant, at once.
         clock_ns: Monotonic.
+        wall_ns: What the kernel stamps packets with.
     """
 
     def __init__(
@@ -121,6 +146,7 @@ class UdpSessions:
         on_mark: "OnMark",
         dscp: int = 48,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.core = core
         self.send_errors = 0
@@ -132,8 +158,11 @@ class UdpSessions:
         self._clock_ns = clock_ns
         self._lines = {port: _Line(port, wire) for port, wire in wires.items()}
         self._by_descriptor: dict[int, _Line] = {}
+        self._arrivals = Arrivals()
+        self._wall_ns = wall_ns
         self._epoll: select.epoll | None = None
-        self._is_reading = False
+        self._alert: select.epoll | None = None
+        self._watched: frozenset[str] = frozenset()
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ns: int | None = None
 
@@ -141,8 +170,9 @@ class UdpSessions:
     def start(self) -> None:
         """Open the sockets and begin."""
         assert self._epoll is None, "started twice"
-        # One descriptor stands for all sockets: a waking costs one call however many of them have something.
-        self._epoll = select.epoll()
+        # One descriptor stands for all sockets: what has come is found with one call. Another stands for those that the loop watches.
+        self._epoll, self._alert = select.epoll(), select.epoll()
+        asyncio.get_running_loop().add_reader(self._alert.fileno(), self._on_readable)
         for line in self._lines.values():
             self._open(line)
         self._guarded(lambda: self._carry_out(self.core.start(self._clock_ns())))
@@ -157,12 +187,15 @@ class UdpSessions:
         """End as if killed."""
         if self._epoll is None:
             return
+        assert self._alert is not None
         self._disarm()
-        self._read_when_ready(False)
+        asyncio.get_running_loop().remove_reader(self._alert.fileno())
         for line in self._lines.values():
             self._close(line)
+        self._alert.close()
         self._epoll.close()
-        self._epoll = None
+        self._epoll = self._alert = None
+        self._watched = frozenset()
 
     def retime(self, timings: Mapping[str, SessionTiming]) -> None:
         """Use other intervals from now on."""
@@ -194,7 +227,8 @@ class UdpSessions:
     def _arm(self) -> None:
         if self._epoll is None:
             return
-        self._read_when_ready(not self.core.is_polled)
+        if self.core.watched is not self._watched:
+            self._watch(self.core.watched)
         wakeup_ns = self.core.next_wakeup_ns()
         if wakeup_ns == self._armed_ns:
             return
@@ -209,24 +243,30 @@ class UdpSessions:
             self._timer.cancel()
         self._timer = self._armed_ns = None
 
-    def _read_when_ready(self, is_wanted: bool) -> None:
-        if is_wanted != self._is_reading:
-            assert self._epoll is not None
-            loop = asyncio.get_running_loop()
-            self._is_reading = is_wanted
-            if is_wanted:
-                loop.add_reader(self._epoll.fileno(), self._on_readable)
+    def _watch(self, ports: frozenset[str]) -> None:
+        """Have the loop wake us for what comes at *ports*, and at no others."""
+        assert self._alert is not None
+        for port in ports ^ self._watched:
+            udp = self._lines[port].udp
+            if udp is None:
+                continue  # `_open` looks it up
+            if port in ports:
+                self._alert.register(udp.fileno(), select.EPOLLIN)
             else:
-                loop.remove_reader(self._epoll.fileno())
+                self._alert.unregister(udp.fileno())
+        self._watched = ports
 
     # --- packets ---------------------------------------------------------------------------------------------------------
     def _read(self, rounds: int = _ROUNDS_MAX) -> None:
         """Hand over all that has arrived, oldest first on each port, at most *rounds* packets of each."""
+        take_usual, instant_ns, lines = self.core.take_usual, self._arrivals.instant_ns, self._by_descriptor
         for _ in range(rounds):
             if self._epoll is None or not (ready := self._epoll.poll(0)):
                 return
+            wall_ns = self._wall_ns()
+            self._arrivals.begin(wall_ns, self._clock_ns())
             for descriptor, _events in ready:
-                line = self._by_descriptor.get(descriptor)
+                line = lines.get(descriptor)
                 if line is None or line.udp is None:
                     continue
                 try:
@@ -234,10 +274,16 @@ class UdpSessions:
                 except OSError as error:
                     self._on_failure(line, error)
                     continue
-                hop_limit = int.from_bytes(ancillary[0][2], sys.byteorder) if ancillary else 0
-                commands = self.core.handle(Received(line.port, payload, hop_limit), self._clock_ns())
-                if commands:
-                    self._carry_out(commands)
+                hop_limit, heard_ns = 0, instant_ns(wall_ns)
+                for level, kind, content in ancillary:
+                    if level != socket.SOL_SOCKET:
+                        hop_limit = int.from_bytes(content, sys.byteorder)
+                    elif kind == _SO_TIMESTAMPNS:
+                        seconds, rest_ns = _TIMESPEC.unpack(content)
+                        heard_ns = instant_ns(seconds * SECOND + rest_ns)
+                if not take_usual(line.port, payload, hop_limit, heard_ns):
+                    received = Received(line.port, payload, hop_limit, heard_ns)
+                    self._carry_out(self.core.handle(received, self._clock_ns()))
 
     def _carry_out(self, commands: list[SessionCommand]) -> None:
         at_ns = self._clock_ns()
@@ -272,6 +318,7 @@ class UdpSessions:
     # --- sockets ---------------------------------------------------------------------------------------------------------
     def _open(self, line: _Line) -> bool:
         assert self._epoll is not None
+        assert self._alert is not None
         try:
             line.udp, line.group = open_wire(line.wire, self._dscp)
         except OSError as error:
@@ -279,12 +326,17 @@ class UdpSessions:
             return False
         self._by_descriptor[line.udp.fileno()] = line
         self._epoll.register(line.udp.fileno(), select.EPOLLIN)
+        if line.port in self._watched:
+            self._alert.register(line.udp.fileno(), select.EPOLLIN)
         return True
 
     def _close(self, line: _Line) -> None:
         if line.udp is not None:
             assert self._epoll is not None
+            assert self._alert is not None
             self._epoll.unregister(line.udp.fileno())
+            if line.port in self._watched:
+                self._alert.unregister(line.udp.fileno())
             del self._by_descriptor[line.udp.fileno()]
             line.udp.close()
             line.udp = None
@@ -342,6 +394,7 @@ def _set_options(found: socket.socket, interface: str | None, dscp: int) -> None
         found.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, HOP_LIMIT)
         found.setsockopt(socket.IPPROTO_IP, _IP_RECVTTL, 1)
         found.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
+    found.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
     # After the class of service, which sets it too. 6 is what the kernel gives without privilege.
     found.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 6)
 
