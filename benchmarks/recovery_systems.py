@@ -342,10 +342,8 @@ class _Members(Members):
     An end whose neighbour was never heard counts by its carrier alone.
     """
 
-    def __init__(
-        self, spaces: Spaces, folder: Path, watching: frozenset[NodeId], *, timers: Timers, session_interval_ns: int
-    ) -> None:
-        super().__init__(spaces, folder, timers=timers, session_interval_ns=session_interval_ns)
+    def __init__(self, spaces: Spaces, folder: Path, watching: frozenset[NodeId], *, timers: Timers) -> None:
+        super().__init__(spaces, folder, timers=timers)
         self._watching = watching
 
     def write_files(self) -> None:
@@ -379,8 +377,7 @@ class Erfs(System):
             self.spaces,
             self.folder / "members",
             frozenset(end.node for link in self._watched for end in link.ends),
-            timers=self._timers,
-            session_interval_ns=self._interval_ns,
+            timers=replace(self._timers, session_interval_ns=self._interval_ns),
         )
         await self._members.start_all(lambda text: tell(f"{self.name}: {text}"))
         self.liveness = (
