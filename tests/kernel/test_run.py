@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ from erfs.addressing import plan_addresses
 from erfs.aio.namespaces import inside
 from erfs.cli.main import erfs
 from erfs.errors import ConfigError
+from erfs.fabric import Fabric
 from erfs.faults import Fault, FaultKind
 from erfs.generators import generate
 from erfs.units import MS, SECOND
+from erfs_scenario.demands import DemandSet
 from erfs_scenario.judging import judge_records
 from erfs_scenario.kernel.members import Members
 from erfs_scenario.kernel.run import Measurement, refuse
@@ -30,8 +32,14 @@ from erfs_scenario.schema import load_scenario
 pytestmark = pytest.mark.live
 LIBRARY = Path(__file__).resolve().parents[2] / "scenarios/library"
 FABRIC = generate("fat-tree", {"k": 4})
-# The fault's own three seconds, a wait-to-restore of one, and as much for seeing that nothing else happens.
-TIMERS = replace(Timers(), wait_to_restore_ns=1 * SECOND)
+# A link that comes back is trusted soon, however often it failed before; a controller leads soon after its start.
+TIMERS = replace(
+    Timers(),
+    wait_to_restore_ns=1 * SECOND,
+    wait_to_restore_max_ns=1 * SECOND,
+    leader_refresh_ns=250 * MS,
+    leader_listen_ns=500 * MS,
+)
 SHORTEST_NS = 3 * SECOND
 
 
@@ -60,16 +68,21 @@ class Lab:
         return judge_records(records)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
-    folder = tmp_path_factory.mktemp("lab")
-    with closing(Spaces(FABRIC, plan_addresses(FABRIC))) as spaces, inside(spaces.path(None)):
-        members = Members(spaces, folder, timers=TIMERS)
+@asynccontextmanager
+async def lab_of(fabric: Fabric, folder: Path, *, is_protecting: bool = True) -> AsyncIterator[Lab]:
+    with closing(Spaces(fabric, plan_addresses(fabric))) as spaces, inside(spaces.path(None)):
+        members = Members(spaces, folder, timers=TIMERS, is_protecting=is_protecting)
         try:
             await members.start_all(lambda _: None)
             yield Lab(spaces, members)
         finally:
             await members.stop()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
+    async with lab_of(FABRIC, tmp_path_factory.mktemp("lab")) as found:
+        yield found
 
 
 def shortened(name: str) -> Plan:
@@ -120,6 +133,42 @@ async def test_a_library_scenario_passes_on_real_packets(lab: Lab, name: str, ip
             assert fault.stages.detection_ns is not None
             assert fault.stages.restoration_finished_ns is not None
     assert all(part.availability_ppm > 990_000 for part in report.demand_sets)
+
+
+@pytest.mark.parametrize("is_protecting", [True, False])
+async def test_with_the_controller_dead_what_was_armed_repairs_and_without_it_nobody_does(
+    tmp_path: Path, is_protecting: bool
+) -> None:
+    fabric = generate("leaf-spine", {"leaves": 3, "spines": 2, "hosts_per_leaf": 1})
+    cable = fabric.trunks[0]
+    spine_end = next(end for end in cable.ends if fabric.nodes[end.node].tier == 2)
+    dead = Fault("dead", FaultKind.CONTROLLER_KILL, 2 * SECOND, 7 * SECOND)
+    cut = Fault("cut", FaultKind.LINK_DOWN, 3 * SECOND, 14 * SECOND, links=(cable.id,), ends=(spine_end,))
+    endpoints = tuple(node.id for node in fabric.endpoints)
+    plan = Plan(
+        "headless",
+        fabric,
+        (DemandSet("all_pairs", endpoints=endpoints),),
+        (dead, cut),
+        seed=1,
+        measure_from_ns=1 * SECOND,
+        duration_ns=17 * SECOND,
+        timers=TIMERS,
+        is_protecting=is_protecting,
+    )
+    async with lab_of(fabric, tmp_path / "lab", is_protecting=is_protecting) as small:
+        report = await small.run(plan, tmp_path)
+    assert report.steady_state.held, report.steady_state
+    found = next(fault for fault in report.faults if fault.id == "cut")
+    assert found.far.flows >= 20
+    assert found.not_recovered.flows == 0
+    assert found.far.first_ns is not None
+    assert found.far.last_ns is not None
+    if is_protecting:
+        assert found.far.last_ns < 1 * SECOND
+    else:
+        # The controller is dead for another four seconds.
+        assert found.far.first_ns > 4 * SECOND
 
 
 def test_a_scenario_that_needs_what_the_kernel_lacks_is_refused_before_anything_is_started(
