@@ -187,6 +187,26 @@ def test_an_agent_killed_while_its_link_is_silent_waits_for_the_session_when_it_
     assert_clean(ran)
 
 
+def test_an_agent_that_is_back_while_its_link_is_still_silent_does_not_believe_the_carrier(fat_tree: Fabric) -> None:
+    crash = Fault("crash", FaultKind.AGENT_KILL, BEGIN_NS + 200 * MS, BEGIN_NS + 600 * MS, nodes=(AGGREGATION,))
+    ran = run(plan_on(fat_tree, silent(), crash))
+
+    assert [at_ns for at_ns, _ in ran.of("port_restored") if at_ns < END_NS] == []
+    assert max(ran.unserved_ns().values()) <= DETECTION_NS + QUANTUM_NS + REACTION_NS
+    assert_clean(ran)
+
+
+def test_the_session_process_of_a_killed_agent_says_goodbye(fat_tree: Fabric) -> None:
+    """A little loss, so that the session is followed, but not lost by it."""
+    crash = Fault("crash", FaultKind.AGENT_KILL, BEGIN_NS + 200 * MS, BEGIN_NS + 600 * MS, nodes=(AGGREGATION,))
+    ran = run(plan_on(fat_tree, silent(FaultKind.PACKET_LOSS, loss_ppm=10_000), crash))
+
+    ((paused_ns, fields),) = ran.of("session_paused")
+    assert (paused_ns, fields["node"]) == (BEGIN_NS + 200 * MS + TRIP_NS, CORE)
+    assert not ran.of("session_down", "port_down_detected")
+    assert {fields["node"] for _, fields in ran.of("session_up")} == {CORE, AGGREGATION}
+
+
 def test_a_link_that_falls_silent_while_an_agent_is_dead_is_noticed_by_nobody(fat_tree: Fabric) -> None:
     """The agent's session process said goodbye: the neighbour goes on by the carrier."""
     crash = Fault("crash", FaultKind.AGENT_KILL, BEGIN_NS - 500 * MS, END_NS + SECOND, nodes=(AGGREGATION,))
