@@ -11,7 +11,7 @@ from typing import Final
 
 from erfs.errors import ConfigError, Problem
 from erfs.fabric import Fabric, LinkEnd
-from erfs.faults import LINK_KINDS, Fault, FaultKind
+from erfs.faults import NAMELESS_TARGETS, Fault, FaultKind
 from erfs.ids import LinkId
 from erfs.messages import CONTROLLER
 from erfs.units import SECOND
@@ -150,19 +150,25 @@ def refuse_overlaps(faults: Sequence[Fault], links_hit: Callable[[Fault], Sequen
         for other in faults[place + 1 :]:
             if other.at_ns >= one.end_at_ns or one.at_ns >= other.end_at_ns:
                 continue
-            shared: set[str] = set(links_hit(one)) & set(links_hit(other)) | set(one.nodes) & set(other.nodes)
-            if not shared and not (one.kind is other.kind and one.kind not in LINK_KINDS and not one.nodes):
+            shared = _held(one, links_hit(one)) & _held(other, links_hit(other))
+            if not shared:
                 continue
-            what = ", ".join(sorted(shared)) or one.kind.value
             problems.append(
                 Problem(
                     0,
-                    f'faults "{one.id}" and "{other.id}" hold {what} at the same time',
+                    f'faults "{one.id}" and "{other.id}" hold {", ".join(sorted(shared))} at the same time',
                     suggestion="let one end before the other begins, or run it with --backend sim",
                 )
             )
     if problems:
         raise ConfigError(source, problems)
+
+
+def _held(fault: Fault, links_hit: Sequence[LinkId]) -> set[str]:
+    """Return what nobody else may break or mend while *fault* lasts."""
+    nameless = NAMELESS_TARGETS.get(fault.kind)
+    everybody = fault.kind is FaultKind.BUS_PARTITION and not fault.nodes
+    return {*links_hit, *fault.nodes, *([nameless] if nameless else []), *(["everybody's bus"] if everybody else [])}
 
 
 def _ends(fabric: Fabric, links: Iterable[LinkId]) -> list[LinkEnd]:

@@ -46,6 +46,8 @@ WINDOW_NS: Final = 1 * SECOND
 PREPARE_NS: Final = 600 * MS
 # An interface's carrier is told to its far end within some milliseconds; beyond this the fault did not happen.
 EFFECT_NS: Final = 1 * SECOND
+# What a scenario says of instants is kept to within this, or the run is not the one that was asked for.
+LATE_NS: Final = 500 * MS
 # A silent fault is there once the call returned; its first victim comes by within an interval.
 FIRST_LOSS_NS: Final = 100 * MS
 # For the check of the ways by counters.
@@ -315,8 +317,11 @@ class Measurement:
         self._calls[fault.id] = began_ns, done_ns
         self.note("fault_injected", {"fault": fault.id, "kind": fault.kind.value}, began_ns)
         self._occurrences.append(Occurrence(began_ns, fault, is_begin=True, links=links))
+        late_ns = began_ns - fault.at_ns
+        if late_ns > LATE_NS:
+            self.note("fault_not_effective", {"fault": fault.id, "reason": f"{format_duration(late_ns)} late"})
         if not await _holds(breakage.is_in_effect):
-            self.note("fault_not_effective", {"fault": fault.id})
+            self.note("fault_not_effective", {"fault": fault.id, "reason": "says the kernel"})
         elif fault.kind not in SILENT:
             # A port set down is down as soon as the call begins; whom a signal hits is gone when it returns.
             self.note("fault_effective", {"fault": fault.id}, began_ns if fault.kind in PHYSICAL else done_ns)
@@ -324,7 +329,7 @@ class Measurement:
     async def _end(self, fault: Fault) -> None:
         breakage = self._breakages.pop(fault.id)
         if isinstance(breakage, Silence) and self._affected[fault.id] and not breakage.dropped():
-            self.note("fault_not_effective", {"fault": fault.id})
+            self.note("fault_not_effective", {"fault": fault.id, "reason": "nothing was dropped"})
         began_ns = self.now_ns()
         await breakage.end()
         self._occurrences.append(Occurrence(began_ns, fault, is_begin=False, links=self._plan.links_hit(fault)))
