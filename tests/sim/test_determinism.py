@@ -20,6 +20,12 @@ faults:
   - {name: crash, kind: agent_kill, target: {kind: switch, tier: 1, random: 1}, at: 2500 ms, for: 1 s}
   - {name: headless, kind: controller_kill, at: 3 s, for: 1 s}
   - {name: split, kind: bus_partition, target: {kind: switch, tier: 1, random: 1}, at: 4500 ms, for: 3 s}
+  - {name: silent, kind: silent_drop, target: {kind: trunk, random: 1}, at: 1500 ms, for: 2 s}
+  - {name: deaf, kind: one_way_drop, target: {kind: trunk, random: 1}, at: 5 s, for: 1 s}
+  - {name: dirty, kind: packet_loss, loss: 40 %, target: {kind: trunk, random: 1}, at: 2 s, for: 3 s}
+  - {name: loose, kind: link_flap, period: 300 ms, target: {kind: trunk, random: 1}, at: 6 s, for: 1 s}
+  - {name: still, kind: agent_freeze, target: {kind: switch, tier: 1, random: 1}, at: 6 s, for: 1 s}
+  - {name: forgetful, kind: broker_kill, at: 7500 ms, for: 500 ms}
 """
 
 
@@ -60,7 +66,7 @@ def test_another_seed_gives_another_journal(journal_of: JournalOf) -> None:
 
 def test_every_fault_takes_effect_and_ends(journal_of: JournalOf) -> None:
     events = Counter(json.loads(line)["event"] for line in journal_of("0", 1).splitlines())
-    assert (events["fault_effective"], events["fault_ended"]) == (5, 5)
+    assert (events["fault_effective"], events["fault_ended"]) == (11, 11)
 
 
 def test_no_line_goes_back_in_time(journal_of: JournalOf) -> None:

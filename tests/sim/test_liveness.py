@@ -269,6 +269,20 @@ def test_the_shortcut_says_what_ticking_sessions_say_whatever_follows_on_what(
     assert said == ticked
 
 
+def test_an_end_that_waits_for_a_judgement_is_followed_until_it_has_fallen() -> None:
+    """The leaf is down by its neighbour's word and has yet to judge for itself when nothing gets through any more."""
+    began_ns = FIRST_NS + 1
+    steps = [
+        Step(began_ns, is_spine_deaf=True),
+        Step(began_ns + 47_697_666, is_leaf_deaf=True, is_spine_deaf=True),
+        Step(began_ns + 376_927_948),
+    ]
+
+    ticked, said = both(578_278, steps)
+
+    assert said == ticked
+
+
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=40, deadline=None)
 def test_a_silent_link_is_seen_at_both_ends_within_the_detection_time_and_up_within_two_slow_intervals_and_a_fast_one(

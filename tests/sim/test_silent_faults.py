@@ -230,9 +230,8 @@ def test_a_silent_fault_draws_nothing_that_others_draw(fat_tree: Fabric) -> None
     both = run(plan_on(fat_tree, silent(), Fault("other", FaultKind.SILENT_DROP, BEGIN_NS, END_NS, links=(other,))))
     alone = run(plan_on(fat_tree, silent()))
 
-    def of_link(ran: Ran) -> list[tuple[int, str, str]]:
-        return [
-            (at, fields["node"], fields["reason"]) for at, fields in ran.of("session_down") if fields["link"] == LINK
-        ]
+    def of_link(ran: Ran) -> list[tuple[int, str]]:
+        told = ran.of("session_down", "session_up")
+        return [(at_ns, fields["node"]) for at_ns, fields in told if fields["link"] == LINK]
 
     assert of_link(both) == of_link(alone)
