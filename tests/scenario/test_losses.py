@@ -38,7 +38,7 @@ def said(lines: list[Line]) -> list[tuple[int, object, object]]:
 
 
 def lines(found: FlowRecord, *occurrences: Occurrence) -> list[Line]:
-    return flow_lines(FABRIC, [FLOW], ["all_pairs"], [found], occurrences)
+    return flow_lines(FABRIC, [FLOW], ["all_pairs"], [found], occurrences, 1)
 
 
 def test_a_gap_of_a_flow_that_has_a_way_is_a_recovery() -> None:
@@ -61,6 +61,11 @@ def test_a_gap_of_a_flow_that_has_a_way_is_a_recovery() -> None:
 def test_without_any_way_left_it_is_cut_and_says_when_a_way_is_back() -> None:
     found = lines(record((10, 30)), broken(9, ACCESS), broken(25, ACCESS, is_begin=False))
     assert said(found) == [(10, "cut", 0), (25, "not_recovered", 0), (30, "served", 1_000_000)]
+
+
+def test_what_was_sent_in_the_tick_before_a_fault_and_lost_was_lost_by_it() -> None:
+    assert said(lines(record((10, 15)), broken(11, TRUNK)))[0] == (11, "not_recovered", 0)
+    assert said(lines(record((10, 15)), broken(12, TRUNK)))[0] == (10, "not_recovered", 0)
 
 
 def test_a_lossy_link_is_a_way() -> None:

@@ -4,6 +4,7 @@ Rule 1: a gap is a fact of the prober; its cause is a question to the physical t
 Rule 2: pure: arrays and instants in, journal lines out.
 """
 
+import bisect
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -47,6 +48,7 @@ def flow_lines(
     sets: Sequence[str],
     records: Sequence[FlowRecord],
     occurrences: Iterable[Occurrence],
+    interval_ns: int,
 ) -> list[Line]:
     """
     Return the ``flow_changed`` lines of a run.
@@ -55,6 +57,8 @@ def flow_lines(
         fabric: As built.
         flows, sets, records: Each flow, its demand set, and what became of it.
         occurrences: What broke and was mended, in order of time.
+        interval_ns: Of the probes. The datagrams of a tick leave one after the other and take their time: what was sent in the tick
+            before an occurrence and lost was lost by it.
 
     Returns:
         In order of time. A gap begins when its first lost datagram was sent and ends when the first one after it was; if what is
@@ -63,10 +67,18 @@ def flow_lines(
     Cost: O(gaps + occurrences * open gaps).
     """
     truth = _Truth(fabric)
-    starts = sorted(
-        (gap.from_ns, index, gap.to_ns, gap.is_open) for index, record in enumerate(records) for gap in record.gaps
-    )
     pending = sorted(occurrences, key=lambda one: one.at_ns)
+    instants = [one.at_ns for one in pending]
+
+    def begun(from_ns: int) -> int:
+        after = bisect.bisect_left(instants, from_ns)
+        return instants[after] if after < len(instants) and instants[after] - from_ns <= interval_ns else from_ns
+
+    starts = sorted(
+        (begun(gap.from_ns), index, gap.to_ns, gap.is_open)
+        for index, record in enumerate(records)
+        for gap in record.gaps
+    )
     lines: list[Line] = []
     open_flows: dict[int, str] = {}
     ends: list[tuple[int, int]] = []

@@ -118,6 +118,8 @@ class Prober:
             time.sleep(config.interval_ns / 1e9)
         for receiver in self._receivers:
             self._take_in(receiver)
+        # Who computes for long before all others has the kernel stop everybody like it for 50 ms, liveness sessions included.
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         self._write(np.array(ticks, dtype=np.int64).reshape(-1, 2), refused, offset_ns)
 
     def close(self) -> None:

@@ -348,7 +348,12 @@ class Measurement:
             if occurrence.is_begin and occurrence.fault.kind in PHYSICAL:
                 self._note_effect(occurrence.fault, notes)
         lines = flow_lines(
-            self._plan.fabric, self._chosen.flows, self._chosen.sets, notes.flows, self._on_probe_clock()
+            self._plan.fabric,
+            self._chosen.flows,
+            self._chosen.sets,
+            notes.flows,
+            self._on_probe_clock(),
+            notes.interval_ns,
         )
         from_ns, until_ns = self._plan.measure_from_ns, self._plan.duration_ns
         for at_ns, event, fields in lines:
