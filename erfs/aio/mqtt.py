@@ -378,6 +378,7 @@ class _Connection:
             socket_options=_SOCKET_OPTIONS,
         )
         client.pending_calls_threshold = 2 * settings.in_flight + 10
+        _give_up_when_dropped(client)
         self._subscribed = frozenset()
         reason: BaseException | None = None
         try:
@@ -599,6 +600,19 @@ def _stop_if_cancelled() -> None:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
+
+
+def _give_up_when_dropped(client: aiomqtt.Client) -> None:
+    """Let a connection that ends before the broker's answer fail at once; aiomqtt (2.5) would wait for the answer until its deadline."""
+    paho, connected = client._client, client._connected  # aiomqtt offers no other way to either
+    tell: Any = paho.on_disconnect
+
+    def on_disconnect(*words: Any) -> None:
+        if not connected.done():
+            connected.set_exception(aiomqtt.MqttError("the broker closed the connection before it answered"))
+        tell(*words)
+
+    paho.on_disconnect = on_disconnect
 
 
 def _close_socket(client: aiomqtt.Client) -> None:

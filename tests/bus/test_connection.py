@@ -15,6 +15,30 @@ def bus() -> MqttBus:
     return MqttBus(BusSettings(), "a", rng=random.Random(1))
 
 
+async def test_a_broker_that_closes_before_it_answers_is_asked_again_long_before_the_deadline() -> None:
+    """Such is a broker that is dying, or not yet ready: it must not cost everybody the whole time set for an answer."""
+    again = asyncio.Event()
+    count = 0
+
+    async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal count
+        count += 1
+        if count == 2:
+            again.set()
+        writer.close()
+
+    async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        settings = BusSettings.model_validate(
+            {"brokers": [{"host": "127.0.0.1", "port": port}], "connect_deadline": "1 min"}
+        )
+        running = asyncio.create_task(MqttBus(settings, "a", rng=random.Random(1)).run())
+        async with asyncio.timeout(20):
+            await again.wait()
+        running.cancel()
+        await asyncio.wait([running])
+
+
 class SwallowsCancellation:
     """A client whose call ends with a result at the very moment it is cancelled."""
 
