@@ -116,7 +116,19 @@ class Guard:
             # and a new route without members takes away what the class's served.
             for destination in sorted((was.full - will.full) | will.empty):
                 if was.serves(destination) and not will.serves(destination):
-                    yield node, destination
+                    yield from ((node, lost) for lost in self._lost(destination, will))
+
+    def _lost(self, destination: DestinationId, will: "_Served") -> Iterable[DestinationId]:
+        """
+        Return what a node that served *destination* loses.
+
+        An endpoint without any way sends everything everywhere; once it has some again it has routes to what it can reach. That
+        takes away only what none of them leads to.
+        """
+        if destination != EVERYTHING:
+            return (destination,)
+        lost = [name for name in self._trusted.class_members if not will.serves(name)]
+        return (EVERYTHING,) if len(lost) == len(self._trusted.class_members) else lost
 
     def _known(self, program: Program) -> "_Served":
         known = self._served.get(program.node)

@@ -159,3 +159,13 @@ def test_time_costs_nothing_while_nothing_happens(fat_tree: Fabric) -> None:
     long = run(replace(plan_on(fat_tree), duration_ns=1000 * SECOND))
 
     assert short.records[:-1] == long.records[:-1]
+
+
+def test_hosts_whose_switches_were_both_dead_are_served_again_once_these_are_back() -> None:
+    """Without any way they send everything everywhere; routes to what they can reach again take nothing away."""
+    fabric = generate("leaf-spine", {"leaves": 4, "spines": 2, "hosts_per_leaf": 2, "attachments": 2})
+    long = Fault("long", FaultKind.NODE_DOWN, 2 * SECOND, 4 * SECOND, nodes=(NodeId("leaf2"),))
+    short = Fault("short", FaultKind.NODE_DOWN, 2700 * MS, 3 * SECOND, nodes=(NodeId("leaf3"),))
+    ran = run(plan_on(fabric, long, short))
+    assert "push_refused" not in ran.events()
+    assert ran.tables == run(plan_on(fabric)).tables
