@@ -308,6 +308,7 @@ class _Connection:
         self._in_flight: dict[int, tuple[Item[bytes], int]] = {}
         self._room = dict.fromkeys(Priority, bus.settings.in_flight)
         self._overdue: asyncio.TimerHandle | None = None
+        self._early: list[tuple[str, bytes, bool]] = []
         self._subscribed: frozenset[str] = frozenset()
         self._echo_topic = f"{bus.settings.prefix}/echo/{quote(bus.client_id, safe='')}"
         self._echo_number = 0
@@ -380,6 +381,7 @@ class _Connection:
         client.pending_calls_threshold = 2 * settings.in_flight + 10
         _give_up_when_dropped(client)
         self._subscribed = frozenset()
+        self._early = []
         reason: BaseException | None = None
         try:
             async with client:
@@ -434,6 +436,9 @@ class _Connection:
         _log.info("bus_connected", broker=str(self.address), client_id=self.bus.client_id)
         self._send_waiting()
         self.bus._became_ready()
+        early, self._early = self._early, []
+        for topic, payload, is_retained in early:
+            self.bus._arrived(topic, payload, is_retained=is_retained)
         group.create_task(self._keep_subscribed(client), name="bus subscribe")
         group.create_task(self._echo(), name="bus echo")
 
@@ -475,7 +480,11 @@ class _Connection:
             self.bus._became_ready()
         if own_will is not None and topic == own_will[0] and topic not in self.bus._wanted:
             return
-        self.bus._arrived(topic, payload, is_retained=is_retained)
+        if self.is_ready:
+            self.bus._arrived(topic, payload, is_retained=is_retained)
+        else:
+            # What is retained comes before the last acknowledgement of a subscription; nobody may hear of it before the connection.
+            self._early.append((topic, payload, is_retained))
 
     def _send_waiting(self) -> None:
         """Give paho what has room, urgent messages first."""
