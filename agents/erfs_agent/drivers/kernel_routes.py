@@ -457,6 +457,10 @@ class KernelRoutes:
             + [f'port "{hop.port}": {why}' for hop, why in sorted(self._barred.items()) if hop.port in {*used, ""}]
         )
 
+    def refused_backups(self) -> list[str]:
+        """Return what of the wanted backups the kernel refuses; forwarding does not depend on them."""
+        return self._backups.problems()
+
     def answered(self, write: Write) -> None:
         """Take note that *write* is done."""
         match write:

@@ -109,6 +109,8 @@ class LinuxDriver:
             # Before anything is read, so that no change falls between.
             self._events = EventSocket(_EVENT_GROUPS, deaf_to=self._requests.number, protocol=protocol)
             self._nics = NicCounters()
+        self._refused_backups: list[str] = []
+        """What has been logged and still stands."""
         self._core.read_back(self._read())
         self._core.adopt()
 
@@ -312,6 +314,11 @@ class LinuxDriver:
                     self._read_back()
         except OSError as error:
             return f"the kernel does not answer: {error.strerror or error}"
+        refused = self._core.refused_backups()
+        for reason in refused:
+            if reason not in self._refused_backups:
+                _log.warning("kernel_backup_refused", reason=reason)
+        self._refused_backups = refused
         return "; ".join(self._core.problems())
 
     def _carry_out(self, writes: list[Write], *, is_last: bool) -> dict[Reaction, str]:
