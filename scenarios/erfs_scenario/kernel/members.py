@@ -39,7 +39,7 @@ POLL_NS: Final = 20 * MS
 _BROKER_PRIORITY: Final = 6
 _MOSQUITTO: Final = Path("/usr/sbin/mosquitto")
 _KEPT: Final = 100_000
-_OF_THE_LOG: Final = frozenset({"at_ns", "event", "level", "logger", "timestamp"})
+_OF_THE_LOG: Final = frozenset({"at_ns", "event", "level", "logger", "wall_time"})
 
 
 class Members:
