@@ -59,10 +59,10 @@ def fabric_for(file: "ScenarioFile", override: Path | None, backend: str = "sim"
 )
 @click.option(
     "--ip-version",
-    type=click.IntRange(4, 6),
-    default=4,
+    type=click.Choice(["4", "6"]),
+    default="4",
     show_default=True,
-    help="What the probes speak, 4 or 6 (kernel).",
+    help="What the probes speak (kernel).",
 )
 @click.option("--no-protection", is_flag=True, help="Arm nothing: every repair waits for the controller.")
 @click.option("--json", "as_json", is_flag=True, help="Print report.json instead of tables.")
@@ -74,7 +74,7 @@ def command(
     out: Path | None,
     force: bool,
     broker: str | None,
-    ip_version: int,
+    ip_version: str,
     no_protection: bool,
     as_json: bool,
 ) -> int:
@@ -94,8 +94,8 @@ def command(
 
     if broker is not None and backend != "live":
         raise click.UsageError("--broker is for --backend live: the others have a bus of their own")
-    if ip_version == 5 or (ip_version == 6 and backend != "kernel"):
-        raise click.UsageError("--ip-version is 4 or 6, and 6 is for --backend kernel: no other sends packets")
+    if ip_version == "6" and backend != "kernel":
+        raise click.UsageError("--ip-version 6 is for --backend kernel: no other sends packets")
     file = load_scenario(scenario)
     plan = compile_plan(
         file, fabric_for(file, fabric, backend), seed=seed, is_protecting=False if no_protection else None
@@ -103,7 +103,7 @@ def command(
     refuse_unsupported(plan, backend, file)
     folder = out or Path("out") / f"{plan.name}-seed{plan.seed}"
     _prepare(folder, force)
-    is_residue = _execute(plan, backend, folder, broker, ip_version)
+    is_residue = _execute(plan, backend, folder, broker, int(ip_version))
     report = judge(folder / "journal.jsonl")
     text = report.model_dump_json(indent=2, by_alias=True)
     (folder / "report.json").write_text(text + "\n", encoding="utf-8")
