@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from benchmarks.recovery_systems import System
 from erfs.fabric import Fabric, Link, LinkEnd, goes_up
 from erfs.ids import LinkId, NodeId
 from erfs.units import MS, SECOND
 from erfs_scenario.demands import DemandSet
-from erfs_scenario.kernel.breakages import PortsDown
+from erfs_scenario.kernel.breakages import Breakage, PortsDown
 from erfs_scenario.kernel.flows import choose_flows
 from erfs_scenario.kernel.losses import effective_at
 from erfs_scenario.kernel.outages import FlowRecord, outage_in
@@ -52,7 +52,6 @@ _WINDOW_NS: Final = {
     SECOND_FAILURE: 6 * SECOND,
 }
 _WINDOW_DEAF_NS: Final = 500 * MS
-_FIRST_LOSS_NS: Final = 100 * MS
 _EFFECT_S: Final = 1.0
 
 
@@ -161,25 +160,9 @@ def sending_ends(fabric: Fabric, what: Break) -> frozenset[LinkEnd]:
     """Return the ports whose packets are lost."""
 
     def far(end: LinkEnd) -> LinkEnd:
-        return fabric.link_at[end].far_end(end.node)
+        return fabric.link_at[end].other_end(end)
 
     return frozenset([*what.down, *(far(end) for end in what.down), *what.mute, *(far(end) for end in what.deaf)])
-
-
-class Breakage(Protocol):
-    """Something that can be broken and mended."""
-
-    async def begin(self) -> None:
-        """Break it."""
-
-    async def end(self) -> None:
-        """Mend it."""
-
-    def is_in_effect(self) -> bool:
-        """Return whether it is broken, all of it."""
-
-    def is_over(self) -> bool:
-        """Return whether nothing of it is left."""
 
 
 class Dropping:
@@ -397,15 +380,12 @@ async def _until(at_ns: int) -> None:
 def _outcome(system: System, trial: Trial, shot: _Shot, flows: Sequence[Flow], notes: Notes) -> Outcome:
     fabric = system.spaces.fabric
     ends = sending_ends(fabric, shot.what)
-    far, near = [], []
-    for index, way in enumerate(shot.traces):
-        hop = next((hop for hop in way.hops if hop.end in ends), None)
-        if hop is not None and way.is_whole:
-            (near if hop.others - ends else far).append(index)
+    sides = [way.side(ends) for way in shot.traces]
+    far, near = ([index for index, found in enumerate(sides) if found == name] for name in ("far", "near"))
     affected = {*far, *near}
     records = notes.flows
     effective_ns = effective_at(
-        shot.begun_ns, shot.done_ns, [records[index] for index in sorted(affected)], notes.sent_at_ns, _FIRST_LOSS_NS
+        shot.begun_ns, shot.done_ns, [records[index] for index in sorted(affected)], notes.sent_at_ns
     )
     if effective_ns is None:
         effective_ns = shot.done_ns

@@ -57,3 +57,10 @@ class ConfigError(ErfsError):
         self.source = source
         self.problems = tuple(problems)
         super().__init__("\n".join(problem.describe(source) for problem in self.problems))
+
+
+def first_error(error: BaseException) -> BaseException:
+    """Return *error*; of a group, the one that went wrong first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

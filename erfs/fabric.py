@@ -120,6 +120,10 @@ class Link:
         """Return the end that is not at *node*; of a self-loop, end b."""
         return self.b if self.a.node == node else self.a
 
+    def other_end(self, end: LinkEnd) -> LinkEnd:
+        """Return the end that is not *end*; of a self-loop, too."""
+        return self.b if self.a == end else self.a
+
 
 class Fabric:
     """

@@ -29,7 +29,7 @@ from erfs.aio.config import Duration
 from erfs.aio.filters import FilterIndex
 from erfs.aio.outbox import Item, Outbox
 from erfs.aio.retry import Sleep, backoff_ns, retrying
-from erfs.errors import ConfigError, Problem
+from erfs.errors import ConfigError, Problem, first_error
 from erfs.ports import Incoming, Priority
 from erfs.units import MS, SECOND
 
@@ -391,7 +391,7 @@ class _Connection:
                     # A frozen broker must not hold up the goodbye.
                     client.timeout = min(client.timeout, settings.echo_deadline / SECOND)
         except* aiomqtt.MqttError as group:
-            reason = _first(group)
+            reason = first_error(group)
         finally:
             _close_socket(client)
             self.outbox.put_back([item for item, _ in self._in_flight.values()])
@@ -630,13 +630,6 @@ def _close_socket(client: aiomqtt.Client) -> None:
     if left_open is not None:
         with contextlib.suppress(OSError):
             left_open.close()
-
-
-def _first(group: BaseExceptionGroup[Any]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _is_refusal(code: object) -> bool:

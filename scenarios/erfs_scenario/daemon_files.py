@@ -69,7 +69,7 @@ def agent_toml(
     for binding in port_bindings(fabric, node):
         near = LinkEnd(node, binding.port)
         link = fabric.link_at[near]
-        far = link.b if link.a == near else link.a
+        far = link.other_end(near)
         slower = ', session = { timing = "access" }' if fabric.is_access(link) else ""
         # A JSON string is a TOML one.
         ports.append(

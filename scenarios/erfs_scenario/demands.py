@@ -41,6 +41,11 @@ class DemandSet:
         """How many demands there are."""
         return len(self.endpoints) * (len(self.endpoints) - 1) + len(self.pairs)
 
+    def pair(self, number: int) -> tuple[NodeId, NodeId]:
+        """Return the demand with this *number*, below `count`: those listed come first."""
+        listed = len(self.pairs)
+        return self.pairs[number] if number < listed else pair_of(self.endpoints, number - listed)
+
     def demands(self) -> Iterator[Demand]:
         """Yield each demand; for small sets and for looking, the meter never does."""
         for source in self.endpoints:
@@ -75,6 +80,12 @@ class DemandSet:
         return {units: found[units] for units in sorted(found) if found[units]}
 
 
+def pair_of(endpoints: Sequence[NodeId], number: int) -> tuple[NodeId, NodeId]:
+    """Return one of the ordered pairs of *endpoints*, by its number, without counting them out."""
+    source, target = divmod(number, len(endpoints) - 1)
+    return endpoints[source], endpoints[target + (target >= source)]
+
+
 def sampled_pairs(endpoints: Sequence[NodeId], count: int, rng: random.Random) -> tuple[tuple[NodeId, NodeId], ...]:
     """
     Return *count* different ordered pairs of *endpoints*, sorted; all pairs if there are no more than that.
@@ -84,11 +95,7 @@ def sampled_pairs(endpoints: Sequence[NodeId], count: int, rng: random.Random) -
     size = len(endpoints)
     pair_count = size * (size - 1)
     drawn = range(pair_count) if count >= pair_count else rng.sample(range(pair_count), count)
-    pairs = []
-    for number in sorted(drawn):
-        source, target = divmod(number, size - 1)
-        pairs.append((endpoints[source], endpoints[target + (target >= source)]))
-    return tuple(pairs)
+    return tuple(pair_of(endpoints, number) for number in sorted(drawn))
 
 
 def ring_pairs(members: Sequence[NodeId]) -> tuple[tuple[NodeId, NodeId], ...]:

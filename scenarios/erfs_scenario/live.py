@@ -42,7 +42,7 @@ from erfs_scenario.observer import Observer
 from erfs_scenario.partition import Stretch
 from erfs_scenario.plan import Plan, stream
 from erfs_scenario.processes import Child, free_port, is_listening
-from erfs_scenario.realtime import delayed, logs_in, run_to_the_end
+from erfs_scenario.realtime import delayed, logs_in, occasions, run_to_the_end
 from erfs_scenario.replay import NotedPlane
 
 # Start of three Python processes on a busy machine, and 50 ms for each agent's connection and program.
@@ -335,13 +335,7 @@ class _Live:
         await self._wait_until(plan.measure_from_ns)
         self._measure_changes()
         self._meter.settle(self.now_ns())
-        instants = sorted(
-            [(fault.end_at_ns, 0, fault) for fault in plan.faults] + [(fault.at_ns, 1, fault) for fault in plan.faults],
-            key=lambda item: (item[0], item[1], item[2].id),
-        )
-        for at_ns, is_begin, fault in instants:
-            if at_ns > plan.duration_ns:
-                break
+        for at_ns, is_begin, fault in occasions(plan):
             await self._wait_until(at_ns)
             await (self._begin(fault) if is_begin else self._end(fault))
         await self._wait_until(plan.duration_ns)

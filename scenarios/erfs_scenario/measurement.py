@@ -17,15 +17,11 @@ from erfs.ids import EVERYTHING, DestinationId, NodeId, class_of, is_endpoint
 from erfs_scenario.dataplane import DataPlane, Share
 from erfs_scenario.permitted import Permission
 from erfs_scenario.plan import Plan
+from erfs_scenario.timeline import SERVED
 from erfs_scenario.walker import PPM, Walk, ppm
 
 Record = Callable[[int, str, dict[str, object]], None]
 """(at_ns, event, fields): writes one journal line."""
-
-SERVED = "served"
-NOT_RECOVERED = "not_recovered"  # a permitted path exists and is not used in full
-CUT_BY_POLICY = "cut_by_policy"  # only a valley is left
-CUT = "cut"  # no working path at all
 
 
 class _Source:
@@ -372,21 +368,9 @@ class Meter:
         return reached if all(share == 1 for share in own) else reached * _mean(own, [1] * len(own))
 
     def _cause(self, flow: _Flow) -> str:
-        sources = self._working_attachments(flow.source.representative)
-        targets = self._working_attachments(next(iter(flow.target.destinations.values())))
-        if sources & self._permission.reaching(targets):
-            return NOT_RECOVERED
-        return CUT_BY_POLICY if self._permission.is_connected(sources, targets) else CUT
-
-    def _working_attachments(self, member: int) -> frozenset[int]:
-        """Return the switches that a unit with this *member* is attached to by working links; the others differ in nothing."""
-        fabric = self._plan.fabric
-        endpoint = self._plane.nodes[member]
-        return frozenset(
-            self._plane.node_index[link.far_end(endpoint).node]
-            for link in fabric.access_links[endpoint]
-            if self._plane.is_link_working(link.id)
-        )
+        # The members of a unit differ in nothing that a fault touches.
+        target = next(iter(flow.target.destinations.values()))
+        return self._permission.cause(self._plane.nodes[flow.source.representative], self._plane.nodes[target])
 
     def _target_links(self, fault: Fault) -> frozenset[int]:
         # Both lanes of a link that works one way only: who is deaf stops sending, too.

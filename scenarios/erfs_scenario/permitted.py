@@ -8,7 +8,9 @@ nothing could.
 from collections.abc import Iterable
 
 from erfs.fabric import goes_up, is_valley_free_required
+from erfs.ids import NodeId
 from erfs_scenario.dataplane import DataPlane
+from erfs_scenario.timeline import CUT, CUT_BY_POLICY, NOT_RECOVERED
 
 
 class Permission:
@@ -50,6 +52,22 @@ class Permission:
         powered = self._plane.is_powered
         ends = {self._component[node] for node in targets if powered[node]}
         return any(self._component[node] in ends for node in sources if powered[node])
+
+    def attachments(self, endpoint: NodeId) -> frozenset[int]:
+        """Return the switches that *endpoint* is attached to by working links."""
+        plane = self._plane
+        return frozenset(
+            plane.node_index[link.far_end(endpoint).node]
+            for link in plane.fabric.access_links[endpoint]
+            if plane.is_link_working(link.id)
+        )
+
+    def cause(self, source: NodeId, target: NodeId) -> str:
+        """Return why a flow between two endpoints that is not served in full is not: is there a way, one that policy forbids, or none?"""
+        sources, targets = self.attachments(source), self.attachments(target)
+        if sources & self.reaching(targets):
+            return NOT_RECOVERED
+        return CUT_BY_POLICY if self.is_connected(sources, targets) else CUT
 
     def _take_over(self) -> None:
         if self._version != self._plane.state_version:

@@ -65,13 +65,13 @@ class Child:
     def send_signal(self, number: signal.Signals) -> None:
         """Send it a signal, if it has not ended."""
         if self.is_running:
-            self._process.send_signal(number)
+            # It may have ended a moment ago.
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
 
     async def kill(self) -> None:
         """End it without a word, as a crash would, and wait until it is gone."""
-        if self.is_running:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
         await self._process.wait()
 
     async def ended(self) -> None:
@@ -80,15 +80,12 @@ class Child:
 
     async def stop(self) -> None:
         """Ask it to end, and end it if it does not listen. A stopped one goes on first, or it could not hear."""
-        if self.is_running:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGTERM)
-                self._process.send_signal(signal.SIGCONT)
-            try:
-                await asyncio.wait_for(self._process.wait(), _STOP_PATIENCE_S)
-            except TimeoutError:
-                with contextlib.suppress(ProcessLookupError):
-                    self._process.send_signal(signal.SIGKILL)
+        self.send_signal(signal.SIGTERM)
+        self.send_signal(signal.SIGCONT)
+        try:
+            await asyncio.wait_for(self._process.wait(), _STOP_PATIENCE_S)
+        except TimeoutError:
+            self.send_signal(signal.SIGKILL)
         await self._process.wait()
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from erfs.aio.logs import set_up_logs
 from erfs.aio.loop import loop_factory
+from erfs.errors import first_error
+from erfs.faults import Fault
 from erfs_scenario.plan import Plan
 
 
@@ -28,7 +30,7 @@ def run_to_the_end(run: Coroutine[None, None, None]) -> None:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_until_terminated(run))
     except BaseExceptionGroup as group:
-        raise _first(group) from group
+        raise first_error(group) from group
 
 
 async def _until_terminated(run: Coroutine[None, None, None]) -> None:
@@ -54,13 +56,6 @@ async def _until_terminated(run: Coroutine[None, None, None]) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
 @contextlib.contextmanager
 def logs_in(path: Path) -> Iterator[None]:
     """Let everything in this process log to *path*: the terminal belongs to the user."""
@@ -84,3 +79,15 @@ def delayed(plan: Plan, by_ns: int) -> Plan:
             replace(fault, at_ns=fault.at_ns + by_ns, end_at_ns=fault.end_at_ns + by_ns) for fault in plan.faults
         ),
     )
+
+
+def occasions(plan: Plan) -> list[tuple[int, bool, Fault]]:
+    """
+    Return what happens when: (at_ns, whether the fault begins, the fault), in order of time, up to the end of the run.
+
+    Of one instant what ends comes first, so that what begins then finds it mended.
+    """
+    found = [(fault.end_at_ns, False, fault) for fault in plan.faults]
+    found += [(fault.at_ns, True, fault) for fault in plan.faults]
+    found.sort(key=lambda item: (item[0], item[1], item[2].id))
+    return [item for item in found if item[0] <= plan.duration_ns]

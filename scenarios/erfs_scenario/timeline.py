@@ -10,9 +10,9 @@ from typing import Any
 
 PPM = 1_000_000
 SERVED = "served"
-NOT_RECOVERED = "not_recovered"
-CUT = "cut"
-CUT_BY_POLICY = "cut_by_policy"
+NOT_RECOVERED = "not_recovered"  # a permitted path exists and is not used in full
+CUT_BY_POLICY = "cut_by_policy"  # only a valley is left
+CUT = "cut"  # no working path at all
 
 FlowId = tuple[str, str]
 """Source unit and target unit."""

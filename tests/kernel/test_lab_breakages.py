@@ -44,8 +44,7 @@ class Wire:
     """Datagrams over one cable in one direction, to whoever is at the other end."""
 
     def __init__(self, spaces: Spaces, near: LinkEnd) -> None:
-        link = FABRIC.link_at[near]
-        far = link.b if link.a == near else link.a
+        far = FABRIC.link_at[near].other_end(near)
         with inside(spaces.path(near.node)):
             self._outlet = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
             index = socket.if_nametoindex(spaces.device(near))

@@ -12,7 +12,7 @@ from typing import Final
 
 from erfs.fabric import Fabric, LinkEnd
 from erfs.faults import Fault, FaultKind
-from erfs.ids import LinkId, NodeId
+from erfs.ids import LinkId
 from erfs_scenario.demands import DemandSet
 from erfs_scenario.kernel.tracing import Flow, Trace
 
@@ -118,16 +118,6 @@ def _draw(demands: Sequence[DemandSet], rng: random.Random) -> list[tuple[Flow, 
     usable = [found for found in demands if found.count]
     drawn = []
     for found in rng.choices(usable, k=_DRAWN_AT_ONCE):
-        place = rng.randrange(found.count)
-        listed = len(found.pairs)
-        if place < listed:
-            source, target = found.pairs[place]
-        else:
-            source, target = _pair(found.endpoints, place - listed)
+        source, target = found.pair(rng.randrange(found.count))
         drawn.append((Flow(source, target, rng.choice(_PORTS)), found.name))
     return drawn
-
-
-def _pair(endpoints: Sequence[NodeId], number: int) -> tuple[NodeId, NodeId]:
-    source, target = divmod(number, len(endpoints) - 1)
-    return endpoints[source], endpoints[target + (target >= source)]

@@ -19,7 +19,7 @@ from typing import Final
 from erfs.addressing import plan_addresses
 from erfs.aio.loop import loop_factory
 from erfs.aio.namespaces import inside, new_namespace
-from erfs.errors import ConfigError, Problem
+from erfs.errors import ConfigError, Problem, first_error
 from erfs.fabric import Fabric
 from erfs_scenario.kernel.capabilities import missing_capabilities, require
 from erfs_scenario.kernel.members import Members
@@ -182,10 +182,7 @@ async def _first_error(task: "asyncio.Future[None]") -> None:
     try:
         await task
     except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from group
+        raise first_error(group) from group
 
 
 def run_inside(lab: LabFile, descriptor: int, command: Sequence[str]) -> int:

@@ -13,13 +13,16 @@ from typing import Final
 
 from erfs.fabric import Fabric
 from erfs.faults import Fault, FaultKind
-from erfs.ids import LinkId, NodeId
+from erfs.ids import LinkId
+from erfs.units import MS
 from erfs_scenario.dataplane import DataPlane
 from erfs_scenario.kernel.outages import FlowRecord, Numbers
 from erfs_scenario.kernel.tracing import Flow
 from erfs_scenario.permitted import Permission
-from erfs_scenario.timeline import CUT, CUT_BY_POLICY, NOT_RECOVERED, PPM, SERVED
+from erfs_scenario.timeline import PPM, SERVED
 
+FIRST_LOSS_NS: Final = 100 * MS
+"""A silent fault is there once the call returned; its first victim comes by within an interval, on a busy machine too."""
 _HARMLESS: Final = frozenset({FaultKind.PACKET_LOSS, FaultKind.RATE_LIMIT})
 """What they hit still carries something."""
 Line = tuple[int, str, dict[str, object]]
@@ -125,7 +128,11 @@ def flow_lines(
 
 
 def effective_at(
-    fault_begun_ns: int, fault_done_ns: int, affected: Sequence[FlowRecord], sent_at_ns: Numbers, within_ns: int
+    fault_begun_ns: int,
+    fault_done_ns: int,
+    affected: Sequence[FlowRecord],
+    sent_at_ns: Numbers,
+    within_ns: int = FIRST_LOSS_NS,
 ) -> int | None:
     """
     Return when a silent fault took effect: the last tick whose datagrams all got through, of those flows that it harms.
@@ -157,7 +164,6 @@ class _Truth:
     """What works, whatever the tables say."""
 
     def __init__(self, fabric: Fabric) -> None:
-        self._fabric = fabric
         self._plane = DataPlane(fabric)
         self._permission = Permission(self._plane)
         self._cuts: Counter[LinkId] = Counter()
@@ -170,14 +176,4 @@ class _Truth:
             self._plane.set_link(link, self._cuts[link] <= 0)
 
     def cause(self, flow: Flow) -> str:
-        sources, targets = self._attachments(flow.source), self._attachments(flow.target)
-        if sources & self._permission.reaching(targets):
-            return NOT_RECOVERED
-        return CUT_BY_POLICY if self._permission.is_connected(sources, targets) else CUT
-
-    def _attachments(self, endpoint: NodeId) -> frozenset[int]:
-        return frozenset(
-            self._plane.node_index[link.far_end(endpoint).node]
-            for link in self._fabric.access_links[endpoint]
-            if self._plane.is_link_working(link.id)
-        )
+        return self._permission.cause(flow.source, flow.target)

@@ -36,7 +36,7 @@ from erfs_scenario.kernel.wiring import check_size
 from erfs_scenario.measurement import Record
 from erfs_scenario.merging import Merger
 from erfs_scenario.plan import Plan, stream
-from erfs_scenario.realtime import delayed, logs_in, run_to_the_end
+from erfs_scenario.realtime import delayed, logs_in, occasions, run_to_the_end
 from erfs_scenario.timeline import PPM
 
 POLL_NS: Final = 100 * MS
@@ -48,8 +48,6 @@ PREPARE_NS: Final = 600 * MS
 EFFECT_NS: Final = 1 * SECOND
 # What a scenario says of instants is kept to within this, or the run is not the one that was asked for.
 LATE_NS: Final = 500 * MS
-# A silent fault is there once the call returned; its first victim comes by within an interval.
-FIRST_LOSS_NS: Final = 100 * MS
 # For the check of the ways by counters.
 COUNTED_NS: Final = 500 * MS
 # What else is sent over a port meanwhile: liveness packets of 10 ms at most, neighbour discovery.
@@ -264,13 +262,7 @@ class Measurement:
     # --- meanwhile --------------------------------------------------------------------------------------------------------
     async def _carry_out(self) -> None:
         plan = self._plan
-        instants = sorted(
-            [(fault.end_at_ns, 0, fault) for fault in plan.faults] + [(fault.at_ns, 1, fault) for fault in plan.faults],
-            key=lambda item: (item[0], item[1], item[2].id),
-        )
-        for at_ns, is_begin, fault in instants:
-            if at_ns > plan.duration_ns:
-                break
+        for at_ns, is_begin, fault in occasions(plan):
             if is_begin:
                 await self._wait_until(at_ns - PREPARE_NS)
                 self._note_affected(fault)
@@ -299,9 +291,8 @@ class Measurement:
         rows: list[list[object]] = []
         affected = {}
         for index, found in enumerate(self._traces() if harmed else ()):
-            hit = next((hop for hop in found.hops if hop.end in harmed), None)
-            if hit is not None and found.is_whole:
-                side = "near" if hit.others - harmed else "far"
+            side = found.side(harmed)
+            if side is not None:
                 affected[index] = found
                 rows.append([*flow_id(self._chosen.flows[index]), {self._chosen.sets[index]: 1}, PPM, side])
         self._affected[fault.id] = affected
@@ -374,7 +365,7 @@ class Measurement:
         effective_ns = began_ns
         if fault.kind in SILENT:
             harmed = [notes.flows[index] for index in affected]
-            found = effective_at(began_ns, done_ns, harmed, notes.sent_at_ns, FIRST_LOSS_NS)
+            found = effective_at(began_ns, done_ns, harmed, notes.sent_at_ns)
             effective_ns = done_ns if found is None else found
             self.note("fault_effective", {"fault": fault.id}, effective_ns - self._start_ns)
         ended_ns = min(

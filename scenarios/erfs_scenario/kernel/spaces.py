@@ -77,8 +77,7 @@ class Spaces:
 
     def far_end(self, end: LinkEnd) -> LinkEnd:
         """Return the other end of a port's cable."""
-        link = self.fabric.link_at[end]
-        return link.b if link.a == end else link.a
+        return self.fabric.link_at[end].other_end(end)
 
     def device(self, end: LinkEnd) -> str:
         """Return the interface of a port."""

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from erfs.errors import FabricError
 from erfs.fabric import LinkEnd
@@ -51,6 +51,17 @@ class Trace:
 
     hops: tuple[Hop, ...]
     is_whole: bool
+
+    def side(self, harmed: frozenset[LinkEnd]) -> Literal["near", "far"] | None:
+        """
+        Return whether the node that first sends over one of the *harmed* ports has another way (near end) or not (far end).
+
+        None: the flow crosses none of them, or did not lead to its target anyway.
+        """
+        hit = next((hop for hop in self.hops if hop.end in harmed), None)
+        if hit is None or not self.is_whole:
+            return None
+        return "near" if hit.others - harmed else "far"
 
 
 def address_of(spaces: Spaces, node: NodeId, ip_version: int) -> IPv4Address | IPv6Address:
