@@ -42,9 +42,11 @@ BEFORE_INTERFACES: Final = {
     # Addresses, protocol and ports choose among equal paths, hashed anew at every hop: policy 1 reuses the sender's hash
     # across veth, so that all switches would choose alike.
     "net/ipv4/fib_multipath_hash_fields": "55",
-    "net/ipv6/fib_multipath_hash_fields": "55",
     "net/ipv4/fib_multipath_hash_policy": "3",
-    "net/ipv6/fib_multipath_hash_policy": "3",
+    # IPv6 by addresses alone, its default: with ports (policy 3) flows go other ways than a route lookup says (Linux 6.18), as
+    # interfaces count them. A label drawn for each flow would come into it, too.
+    "net/ipv6/fib_multipath_hash_policy": "0",
+    "net/ipv6/auto_flowlabels": "0",
     "net/ipv4/nexthop_compat_mode": "0",
 }
 HASH_SEED: Final = "net/ipv4/fib_multipath_hash_seed"
