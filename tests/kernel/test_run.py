@@ -98,11 +98,18 @@ async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
 def shortened(name: str) -> Plan:
     """Return the plan of a library scenario with all that lasts longer than it must made shorter, on the lab's fabric."""
     plan = compile_plan(load_scenario(LIBRARY / f"{name}.yaml"), FABRIC)
-    zero_ns = min(fault.at_ns for fault in plan.faults)
-    faults = []
+    faults: list[Fault] = []
     for fault in plan.faults:
-        # What began later goes on beginning later, while the earlier one lasts.
-        at_ns = 2 * SECOND + min(fault.at_ns - zero_ns, 1 * SECOND)
+        at_ns = 2 * SECOND
+        for before, shorter in zip(plan.faults, faults, strict=False):
+            # What began while an earlier one lasted, or after it was over, still does.
+            is_after = fault.at_ns >= before.end_at_ns
+            at_ns = max(
+                at_ns,
+                (shorter.end_at_ns + 2 * SECOND)
+                if is_after
+                else shorter.at_ns + min(fault.at_ns - before.at_ns, SECOND),
+            )
         faults.append(replace(fault, at_ns=at_ns, end_at_ns=at_ns + min(fault.end_at_ns - fault.at_ns, SHORTEST_NS)))
     return replace(
         plan,
