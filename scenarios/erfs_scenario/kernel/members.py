@@ -36,7 +36,6 @@ START_PER_AGENT_NS: Final = 3 * SECOND
 # No program for so long after the last one: the controller pushes rounds within some 10 ms of each other.
 REST_NS: Final = 300 * MS
 POLL_NS: Final = 20 * MS
-_BROKER_PRIORITY: Final = 6
 _MOSQUITTO: Final = Path("/usr/sbin/mosquitto")
 _KEPT: Final = 100_000
 _OF_THE_LOG: Final = frozenset({"at_ns", "event", "level", "logger", "wall_time"})
@@ -116,9 +115,7 @@ class Members:
         """Start Mosquitto if there is one, else the embedded broker; return when it listens. Raises LabError."""
         host, program = str(BUS_ADDRESS), _mosquitto()
         if program:
-            # Before agents, which run before ordinary programs: whoever passes the news on must not wait for those who read it.
-            first = ("chrt", "--fifo", str(_BROKER_PRIORITY))
-            command: tuple[str, ...] = (*first, program, "-c", str(self.folder / "mosquitto.conf"))
+            command: tuple[str, ...] = (program, "-c", str(self.folder / "mosquitto.conf"))
         else:
             call = "from erfs.cli.main import main; main()"
             command = (sys.executable, "-c", call, "broker", "--host", host, "--port", str(PORT))
