@@ -3,11 +3,13 @@
 Rule 1: no I/O and no clock; events and the time come in, commands go out, and their outcomes return as events.
 Rule 2: nothing is withdrawn because the bus or the controller is silent.
 Rule 3: bad news is said at once; good news is said only after the own data plane is ready for it.
+Rule 4: what repairs nothing waits while others repair: the second end's word about a link, and what cannot be reached
+after a failure that everybody is armed for.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import Final, Literal, assert_never
 
 from erfs.ids import DestinationId, NodeId, is_own_end
 from erfs.messages import (
@@ -28,10 +30,19 @@ from erfs.messages import (
 )
 from erfs.ports import BusConnected, BusLost, Delivered, Mark, Priority, Publish, Subscribe, TimerFired
 from erfs.topics import Address, Channel
-from erfs.units import SECOND
-from erfs_agent.forwarding import CompiledProgram, FactKey, FactSet, Forwarder, Forwarding, KnownFact
+from erfs.units import MS, SECOND
+from erfs_agent.forwarding import (
+    CompiledProgram,
+    FactKey,
+    FactSet,
+    Forwarder,
+    Forwarding,
+    KnownFact,
+    is_one_failure,
+)
 from erfs_agent.port_state import Port, PortState, Signal, Waiting
 from erfs_agent.probing import SessionDown, SessionUp
+from erfs_agent.rehearsal import rehearse
 from erfs_agent.state import AgentState, SpokenFact
 from erfs_agent.unarmed import UnarmedFacts
 from erfs_agent.writes import Routes, Writes
@@ -39,6 +50,10 @@ from erfs_agent.writes import RoutesWritten as RoutesWritten
 from erfs_agent.writes import WriteRoutes as WriteRoutes
 
 Outcome = Literal["installed", "refused", "failed"]
+
+# Each such word makes a dozen agents look, on hosts that have repairs to do. By then the facts have long been read everywhere, and mostly
+# the next generation is there.
+_NO_HURRY_NS: Final = 300 * MS
 
 
 # --- events and commands of the agent alone ------------------------------------------------------------------------------
@@ -163,6 +178,9 @@ class AgentCore:
 
         self._cannot_reach: frozenset[DestinationId] = frozenset(state.cannot_reach)
         self._cannot_reach_counter = state.cannot_reach_counter
+        self._cannot_reach_due_ns: int | None = None
+        self._facts_due_ns: dict[str, int] = {}
+        """The ports whose fact the far end has told already, and when it is to be said all the same."""
 
         self._is_connected = False
         self._seq = 0
@@ -198,10 +216,16 @@ class AgentCore:
         """Return what to do about *event*, in the order in which to do it."""
         return self._react(event, now_ns) + self._settle(now_ns) + self._persist()
 
+    def rehearse(self) -> None:
+        """Work out beforehand what failures would change; nothing changes, but the first repair is no slower than the tenth."""
+        if self._program is not None and self.settings.is_protecting:
+            rehearse(self._program)
+
     def next_wakeup_ns(self) -> int | None:
         """Return when `TimerFired` is wanted next, None if never."""
         instants = [own.port.held_until_ns for own in self._ports.values()]
-        instants += [self._writes.retry_at_ns, self._health_due_ns]
+        instants += [self._writes.retry_at_ns, self._health_due_ns, self._cannot_reach_due_ns]
+        instants += self._facts_due_ns.values()
         return min((instant for instant in instants if instant is not None), default=None)
 
     def last_will(self) -> Publish:
@@ -284,9 +308,22 @@ class AgentCore:
             self._say_down(own)
             is_news = True
         commands += self._apply()
-        if is_news:
+        if is_news and self._is_told_by_far_end(own):
+            self._facts_due_ns[own.binding.port] = now_ns + _NO_HURRY_NS
+        elif is_news:
             commands += self._publish_fact(own)
         return commands + self._say_health(now_ns)
+
+    def _is_told_by_far_end(self, own: _OwnPort) -> bool:
+        """Return whether whoever is armed for the link knows of it already, and this end's word is no testimony against the far end."""
+        binding = own.binding
+        told = self._facts.get(binding.link, binding.far_end)
+        if told is None or not told.down:
+            return False
+        return not any(
+            link != binding.link and self._facts.far_end((link, reporter)) == binding.far_end
+            for link, reporter in self._facts.down
+        )
 
     def _say_down(self, own: _OwnPort) -> None:
         own.counter += 1
@@ -498,19 +535,21 @@ class AgentCore:
 
     # --- the data plane --------------------------------------------------------------------------------------------------
     def _apply(self) -> list[AgentCommand]:
-        """Work out the forwarding and request what differs; say at once what can no longer be reached."""
+        """Work out the forwarding and request what differs."""
         if self._program is None:
             return []
-        ports_down = frozenset(name for name, own in self._ports.items() if own.port.state is not PortState.UP)
-        unreachable = {node: destinations for node, (_, destinations) in self._unreachable.items()}
+        ports_down, unreachable = self._ports_down(), self._unreachable_from()
         if self._forwarder is None or self._forwarder.compiled is not self._program:
             self._forwarder = Forwarder(self._program, is_protecting=self.settings.is_protecting)
         wanted = self._forwarder.update(self._facts, ports_down, unreachable)
         self._forwarding = wanted
-        commands = self._request(wanted, ports_down)
-        if not wanted.cannot_reach <= self._cannot_reach:
-            commands += self._say_cannot_reach(wanted.cannot_reach | self._cannot_reach)
-        return commands
+        return self._request(wanted, ports_down)
+
+    def _ports_down(self) -> frozenset[str]:
+        return frozenset(name for name, own in self._ports.items() if own.port.state is not PortState.UP)
+
+    def _unreachable_from(self) -> dict[NodeId, frozenset[DestinationId]]:
+        return {node: destinations for node, (_, destinations) in self._unreachable.items()}
 
     def _request(self, wanted: Forwarding, ports_down: Iterable[str]) -> list[AgentCommand]:
         assert self._program is not None
@@ -546,8 +585,12 @@ class AgentCore:
         return commands
 
     def _settle(self, now_ns: int) -> list[AgentCommand]:
-        """Say the good news that waited for the data plane."""
+        """Say the good news that waited for the data plane, and what else can wait no longer."""
         commands = self._settle_installation()
+        for name, due_ns in sorted(self._facts_due_ns.items()):
+            own = self._ports[name]
+            if due_ns <= now_ns or not self._is_told_by_far_end(own):
+                commands += self._publish_fact(own)
         cleared = [
             self._ports[name] for name, change in sorted(self._clearing.items()) if self._writes.is_confirmed(change)
         ]
@@ -558,9 +601,22 @@ class AgentCore:
             commands += self._publish_fact(own)
         if cleared:
             commands += self._say_health(now_ns)
-        if self._cannot_reach != self._forwarding.cannot_reach and self._writes.is_confirmed(self._writes.change):
-            commands += self._say_cannot_reach(self._forwarding.cannot_reach)
-        return commands
+        return commands + self._settle_cannot_reach(now_ns)
+
+    def _settle_cannot_reach(self, now_ns: int) -> list[AgentCommand]:
+        wanted = self._forwarding.cannot_reach
+        if wanted <= self._cannot_reach:
+            self._cannot_reach_due_ns = None
+            is_ready = wanted != self._cannot_reach and self._writes.is_confirmed(self._writes.change)
+            return self._say_cannot_reach(wanted) if is_ready else []
+        assert self._program is not None
+        if is_one_failure(self._program, self._facts, self._ports_down(), self._unreachable_from()):
+            if self._cannot_reach_due_ns is None:
+                self._cannot_reach_due_ns = now_ns + _NO_HURRY_NS
+            if now_ns < self._cannot_reach_due_ns:
+                return []
+        self._cannot_reach_due_ns = None
+        return self._say_cannot_reach(wanted | self._cannot_reach)
 
     def _settle_installation(self) -> list[AgentCommand]:
         if self._installing is None or not self._writes.is_confirmed(self._installing[0]):
@@ -595,6 +651,7 @@ class AgentCore:
     def _publish_fact(self, own: _OwnPort) -> list[AgentCommand]:
         binding, spoken = own.binding, own.spoken
         assert spoken is not None
+        self._facts_due_ns.pop(binding.port, None)
         if not self._is_connected:
             return []
         fact = DownFact(

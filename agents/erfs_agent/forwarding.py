@@ -429,6 +429,37 @@ def _covered(
     return found
 
 
+def is_one_failure(
+    compiled: CompiledProgram,
+    facts: FactSet,
+    ports_down: frozenset[str],
+    unreachable: Mapping[NodeId, frozenset[DestinationId]],
+) -> bool:
+    """
+    Return whether one failure explains all that is down; arguments as for `forwarding`.
+
+    Whoever sends to this node is then armed for it as well, and drops it by the same facts: after one failure nobody needs to be told
+    what cannot be reached from here. So it is with a node that has no port left: nobody reaches it.
+
+    Cost: O(facts that say down x own ports).
+    """
+    if any(unreachable.values()):
+        return False
+    active_facts = compiled.active_facts(facts)
+    own = [binding for binding in compiled.program.ports if binding.port in ports_down]
+    links = {link for link, _ in active_facts} | {binding.link for binding in own}
+    if len(links) <= 1 or len(own) == len(compiled.program.ports):
+        return True
+    ends = [{reporter, facts.far_end((link, reporter))} for link, reporter in active_facts]
+    ends += [{compiled.program.node, binding.far_end} for binding in own]
+    for kind, name in compiled.active_failures(active_facts, facts):
+        if kind == "node" and all(name in of_link for of_link in ends):
+            return True
+        if kind == "srlg" and links <= set(compiled.program.armed.srlgs[SrlgId(name)].links):
+            return True
+    return False
+
+
 NO_EFFECTS: Final = Effects(frozenset(), {}, frozenset(), {}, [])
 
 

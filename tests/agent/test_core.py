@@ -811,6 +811,97 @@ def test_a_node_that_is_no_far_end_cannot_take_anything_away() -> None:
     assert core.handle(far_end_says(1, LEAF_B, sender=NodeId("evil")), 1) == []
 
 
+# --- what can wait ---------------------------------------------------------------------------------------------------------
+NO_HURRY_NS = 300 * MS
+
+
+def by_one_port(generation: int = 1, *, members: tuple[Member, ...] = (E1,)) -> Program:
+    """Leaf A reaches leaf B by spine 1 alone."""
+    return sealed(program(generation).model_copy(update={"groups": (Group(id=0, members=members),)}))
+
+
+def test_what_one_failure_makes_unreachable_is_not_said_while_those_armed_for_it_repair() -> None:
+    core = running(by_one_port())
+    down = core.handle(PortChanged("e1", oper_up=False), 2)
+    core.handle(RoutesWritten(2, is_ok=True), 3)
+    assert [message.kind for message in said(down)] == ["fact", "health"]
+    assert core.forwarding.cannot_reach == {LEAF_B}
+    assert core.next_wakeup_ns() == 2 + NO_HURRY_NS
+
+    assert said(core.handle(TimerFired(), 1 + NO_HURRY_NS)) == []
+    assert core.handle(TimerFired(), 2 + NO_HURRY_NS)[:2] == cannot_reach(1, LEAF_B, seq=7)
+    assert core.next_wakeup_ns() == 2 + 30 * SECOND
+
+
+def test_what_the_next_generation_reaches_again_was_never_said() -> None:
+    core = running(by_one_port())
+    core.handle(PortChanged("e1", oper_up=False), 2)
+    core.handle(RoutesWritten(2, is_ok=True), 3)
+
+    core.handle(program_arrives(by_one_port(2, members=(E2,))), 4)
+    assert [message.kind for message in said(core.handle(RoutesWritten(3, is_ok=True), 5))] == ["ack", "presence"]
+    assert said(core.handle(TimerFired(), 2 + NO_HURRY_NS)) == []
+
+
+def test_what_two_failures_make_unreachable_is_said_at_once() -> None:
+    core = running()
+    core.handle(fact_arrives(FAR1, NodeId("leafB"), 1), 1)
+    core.handle(RoutesWritten(2, is_ok=True), 1)
+
+    down = core.handle(PortChanged("e2", oper_up=False), 2)
+
+    assert [message.kind for message in said(down)] == ["fact", "health", "cannot_reach"]
+
+
+def test_the_second_ends_word_about_a_link_waits_and_is_said_all_the_same() -> None:
+    core = running()
+    core.handle(fact_arrives(LINK1, SPINE1, 1), 1)
+
+    assert [message.kind for message in said(core.handle(PortChanged("e1", oper_up=False), 2))] == ["health"]
+    assert core.next_wakeup_ns() == 2 + NO_HURRY_NS
+
+    assert core.handle(TimerFired(), 2 + NO_HURRY_NS)[:2] == own_fact(1, down=True, seq=6, epoch=1)
+    assert said(core.handle(TimerFired(), 3 + NO_HURRY_NS)) == []
+
+
+def test_the_second_ends_word_is_said_as_soon_as_the_first_takes_its_own_back() -> None:
+    core = running()
+    core.handle(fact_arrives(LINK1, SPINE1, 1), 1)
+    core.handle(PortChanged("e1", oper_up=False), 2)
+
+    back = core.handle(fact_arrives(LINK1, SPINE1, 2, down=False), 3)
+
+    assert [message.kind for message in said(back)] == ["fact"]
+
+
+def test_the_second_ends_word_is_said_at_once_where_it_may_testify_to_the_death_of_the_first() -> None:
+    core = running()
+    core.handle(fact_arrives(LINK1, SPINE1, 1), 1)
+    core.handle(fact_arrives(FAR1, NodeId("leafB"), 1), 1)
+
+    down = core.handle(PortChanged("e1", oper_up=False), 2)
+
+    assert [message.kind for message in said(down)] == ["fact", "health"]
+
+
+def test_a_second_testimony_against_the_far_end_lets_the_word_wait_no_longer() -> None:
+    core = running()
+    core.handle(fact_arrives(LINK1, SPINE1, 1), 1)
+    core.handle(PortChanged("e1", oper_up=False), 2)
+
+    assert [message.kind for message in said(core.handle(fact_arrives(FAR1, NodeId("leafB"), 1), 3))] == ["fact"]
+
+
+def test_after_a_reconnect_what_waited_is_said_with_all_the_rest_and_once() -> None:
+    core = running()
+    core.handle(fact_arrives(LINK1, SPINE1, 1), 1)
+    core.handle(PortChanged("e1", oper_up=False), 2)
+    core.handle(BusLost(), 3)
+
+    assert [message.kind for message in said(core.handle(BusConnected(), 4))] == ["presence", "fact", "health"]
+    assert said(core.handle(TimerFired(), 2 + NO_HURRY_NS)) == []
+
+
 # --- restarts --------------------------------------------------------------------------------------------------------------
 def kept_by(*commands: AgentCommand) -> AgentState:
     persisted = [command.state for command in commands if isinstance(command, Persist)]

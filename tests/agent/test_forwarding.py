@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ from erfs.messages import (
     Program,
     Route,
 )
-from erfs_agent.forwarding import CompiledProgram, FactSet, Forwarder, Forwarding, forwarding
+from erfs_agent.forwarding import CompiledProgram, FactSet, Forwarder, Forwarding, forwarding, is_one_failure
 
 NO_FACTS = FactSet()
 NO_PORTS: frozenset[str] = frozenset()
@@ -336,6 +337,46 @@ def test_the_adds_of_a_node_and_of_a_risk_group_exclude_each_other() -> None:
     found = forwarding(program(node, group, routes=NARROW), known, NO_PORTS, NOBODY)
 
     assert (found.active, ports(found, "@leafB")) == (("spine1", "tray"), ("e1",))
+
+
+# --- what one failure explains ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("down", "ports_down", "is_one"),
+    [
+        ((), (), True),
+        (((B1, "leafB"),), (), True),
+        (((B1, "leafB"), (B1, "spine1")), (), True),
+        (((B1, "leafB"), (B2, "leafB")), (), False),
+        (((B1, "leafB"),), ("e2",), False),
+        (((B1, "leafB"), ("leafC:e1|spine1:3", "leafC")), (), True),
+        (((B1, "leafB"), ("leafC:e1|spine1:3", "leafC")), ("e1",), True),
+        (((B1, "leafB"), ("leafC:e1|spine1:3", "leafC")), ("e2",), False),
+        ((), ("e1",), True),
+        ((), ("e1", "e2"), False),
+        ((), ("e1", "e2", "e3"), True),
+    ],
+    ids=str,
+)
+def test_one_failure_is_a_link_or_a_node_or_the_loss_of_all_ports(
+    down: tuple[tuple[str, str], ...], ports_down: tuple[str, ...], is_one: bool
+) -> None:
+    compiled = CompiledProgram(program(B_BY_SPINE1, B_BY_SPINE2, SPINE1))
+    known = facts(*((link, reporter, 1, True) for link, reporter in down))
+
+    assert is_one_failure(compiled, known, frozenset(ports_down), NOBODY) is is_one
+
+
+def test_one_failure_is_a_risk_group_too() -> None:
+    both = facts((B1, "leafB", 1, True), (C1, "leafC", 1, True))
+
+    assert is_one_failure(CompiledProgram(program(B_BY_SPINE1, TRAY)), both, NO_PORTS, NOBODY)
+    assert not is_one_failure(CompiledProgram(program(B_BY_SPINE1)), both, frozenset({"e3"}), NOBODY)
+
+
+def test_what_a_neighbour_cannot_reach_is_more_than_one_failure() -> None:
+    said = {NodeId("spine1"): frozenset({LEAF_B})}
+
+    assert not is_one_failure(CompiledProgram(program(B_BY_SPINE1)), NO_FACTS, NO_PORTS, said)
 
 
 # --- rule 5: last resort, and what it says upstream -------------------------------------------------------------------------

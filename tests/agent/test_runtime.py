@@ -29,6 +29,7 @@ from erfs.messages import (
 from erfs.ports import Incoming, Mark, Priority
 from erfs.topics import Address, Channel, Topics
 from erfs.units import MS
+from erfs_agent import core
 from erfs_agent.aio import runtime
 from erfs_agent.aio.runtime import AgentRuntime
 from erfs_agent.aio.store import MemoryStore, Store
@@ -288,8 +289,9 @@ async def test_a_large_program_is_taken_in_as_an_ordinary_process_and_a_fact_is_
 
         @contextmanager
         def note() -> Iterator[None]:
+            before = len(here.marks)
             yield
-            taken_in_leisure.extend(mark.event for mark in here.marks if mark.event == "program_installed")
+            taken_in_leisure.extend(mark.event for mark in here.marks[before:] if mark.event == "program_installed")
 
         monkeypatch.setattr(runtime, "ordinary", note)
         here.say(Address(Channel.PROGRAM, LEAF), PROGRAM)
@@ -300,7 +302,29 @@ async def test_a_large_program_is_taken_in_as_an_ordinary_process_and_a_fact_is_
         large = sealed(PROGRAM.model_copy(update={"generation": 2, "routes": routes}))
         here.say(Address(Channel.PROGRAM, LEAF), large)
         await here.until(lambda: len(here.acks()) == 2)
-        assert taken_in_leisure == ["program_installed"] * 2
+        assert taken_in_leisure == ["program_installed"]
+
+
+async def test_a_program_that_arrived_is_rehearsed_as_an_ordinary_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_ordinary = False
+    rehearsed: list[tuple[bool, str]] = []
+
+    @contextmanager
+    def note() -> Iterator[None]:
+        nonlocal is_ordinary
+        is_ordinary = True
+        yield
+        is_ordinary = False
+
+    monkeypatch.setattr(runtime, "ordinary", note)
+    monkeypatch.setattr(
+        core, "rehearse", lambda compiled: rehearsed.append((is_ordinary, compiled.program.digest)), raising=True
+    )
+    async with bench() as here:
+        here.say(Address(Channel.PROGRAM, LEAF), PROGRAM)
+        await here.until(here.acks)
+
+    assert rehearsed == [(True, PROGRAM.digest)]
 
 
 class FullDisk:

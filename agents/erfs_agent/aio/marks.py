@@ -17,8 +17,8 @@ OnMark = Callable[[Mark, int], None]
 
 _log = structlog.get_logger("erfs_agent")
 _ALARMS: Final = frozenset({"change_failed", "fact_refused"})
-# Where many agents share few cores, the lines of one would hold up the repairs of another, some milliseconds later.
-_WAIT_S: Final = 0.02
+# Where many agents share few cores, the lines of one would hold up the repairs of another, some milliseconds later: time for them all.
+_WAIT_S: Final = 0.2
 
 
 def log_mark(mark: Mark, at_ns: int) -> None:

@@ -17,6 +17,7 @@ from typing import Final, assert_never
 import structlog
 
 from erfs.aio import edge
+from erfs.messages import Program
 from erfs.ports import Bus, BusConnected, BusLost, Incoming, Mark, Publish, Subscribe, TimerFired
 from erfs.topics import Topics
 from erfs_agent.aio.marks import OnMark, log_mark
@@ -162,6 +163,9 @@ class AgentRuntime:
         delivered = edge.receive(self._topics, incoming, self.tally)
         if delivered is not None:
             self._take(delivered)
+            if isinstance(delivered.message, Program):
+                with ordinary():
+                    self.core.rehearse()
 
     def _on_state(self, is_connected: bool) -> None:
         self._take(BusConnected() if is_connected else BusLost())
