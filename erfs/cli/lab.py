@@ -68,13 +68,20 @@ def command() -> None:
 @click.option("--make", "kind", metavar="KIND", help="Generate the fabric: KIND, then its numbers, such as k=4.")
 @click.option("--agents/--no-agents", default=True, show_default=True, help="Run broker, controller and agents.")
 @click.option(
+    "--bus",
+    type=click.Choice(["out_of_band", "in_band"]),
+    default="out_of_band",
+    show_default=True,
+    help="Over a management network, or over the fabric's own links.",
+)
+@click.option(
     "--session-interval",
     default="10 ms",
     show_default=True,
     help='Between packets of the agents\' liveness sessions; "0 ms": no sessions.',
 )
 @click.option("--detach", "-d", is_flag=True, help="Return once it is up; erfs lab down ends it.")
-def up(fabric: tuple[str, ...], kind: str | None, agents: bool, session_interval: str, detach: bool) -> int:
+def up(fabric: tuple[str, ...], kind: str | None, agents: bool, bus: str, session_interval: str, detach: bool) -> int:
     """Build FABRIC and hold it until Ctrl-C, or `erfs lab down`.
 
     FABRIC is a file in any format that `erfs fabric show` reads. With --make, what follows are numbers of the generator.
@@ -89,7 +96,7 @@ def up(fabric: tuple[str, ...], kind: str | None, agents: bool, session_interval
         raise click.UsageError(f"--session-interval: {error}") from None
 
     def hold(tell_up: Callable[["LabFile"], None]) -> None:
-        _hold(_fabric(fabric, kind), agents, interval_ns, tell_up)
+        _hold(_fabric(fabric, kind), agents, bus == "in_band", interval_ns, tell_up)
 
     return _detached(hold) if detach else _held(hold)
 
@@ -127,7 +134,13 @@ def _held(hold: Hold) -> int:
     return 0
 
 
-def _hold(fabric: "Fabric", has_agents: bool, session_interval_ns: int, on_up: Callable[["LabFile"], None]) -> None:
+def _hold(
+    fabric: "Fabric",
+    has_agents: bool,
+    is_bus_in_band: bool,
+    session_interval_ns: int,
+    on_up: Callable[["LabFile"], None],
+) -> None:
     from erfs.aio.logs import set_up_logs
     from erfs_scenario.kernel.lab import hold_lab
     from erfs_scenario.plan import Timers
@@ -140,6 +153,7 @@ def _hold(fabric: "Fabric", has_agents: bool, session_interval_ns: int, on_up: C
         fabric,
         registry,
         has_agents=has_agents,
+        is_bus_in_band=is_bus_in_band,
         timers=replace(Timers(), session_interval_ns=session_interval_ns),
         tell=teller(),
         on_up=on_up,

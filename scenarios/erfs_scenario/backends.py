@@ -4,10 +4,10 @@ Rule 1: a table. What is not in it is done as its kind says; what is in it is re
 Rule 2: all refusals of a plan are told at once, before anything is started.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from erfs.errors import ConfigError
+from erfs.errors import ConfigError, Problem
 from erfs.faults import FaultKind
 from erfs_scenario.plan import Plan
 from erfs_scenario.schema import ScenarioFile
@@ -50,6 +50,17 @@ _CANNOT: Final[Mapping[str, Mapping[FaultKind, tuple[str, str]]]] = {
     },
     "kernel": {},
 }
+_NO_BUS_IN_BAND: Final[Mapping[str, str]] = {
+    "sim": "the delays of its bus are drawn, whatever breaks",
+    "live": "its links carry no packets",
+}
+# Of a bus in band, on the backend that has one.
+_CANNOT_IN_BAND: Final[Mapping[FaultKind, tuple[str, str]]] = {
+    FaultKind.BUS_PARTITION: (
+        "there is no management network to be cut off from",
+        "break links that carry it: silent_drop, node_isolated",
+    ),
+}
 
 
 def kinds_of(backend: str) -> frozenset[FaultKind]:
@@ -59,7 +70,7 @@ def kinds_of(backend: str) -> frozenset[FaultKind]:
 
 def refuse_unsupported(plan: Plan, backend: str, file: ScenarioFile) -> None:
     """
-    Refuse a plan whose faults *backend* cannot make happen.
+    Refuse a plan whose faults *backend* cannot make happen, or whose bus it cannot run.
 
     Args:
         plan: Compiled from *file*.
@@ -67,14 +78,22 @@ def refuse_unsupported(plan: Plan, backend: str, file: ScenarioFile) -> None:
         file: Where each fault stands.
 
     Raises:
-        ConfigError: names each such fault, with its line and what can be done instead.
+        ConfigError: names each such fault, and the bus, with its line and what can be done instead.
     """
+    problems = [*_bus_problems(plan, backend, file)]
+    cannot = {**_CANNOT[backend], **(_CANNOT_IN_BAND if plan.is_bus_in_band else {})}
     places = {name: index for index, name in enumerate(file.fault_names())}
-    problems = []
     for fault in sorted(plan.faults, key=lambda fault: places[fault.id]):
-        if fault.kind in _CANNOT[backend]:
-            reason, substitute = _CANNOT[backend][fault.kind]
+        if fault.kind in cannot:
+            reason, substitute = cannot[fault.kind]
             message = f'fault "{fault.id}": {backend} cannot do {fault.kind.value}: {reason}'
             problems.append(file.document.problem(("faults", places[fault.id], "kind"), message, substitute))
     if problems:
         raise ConfigError(file.source, problems)
+
+
+def _bus_problems(plan: Plan, backend: str, file: ScenarioFile) -> Iterator[Problem]:
+    if plan.is_bus_in_band and backend in _NO_BUS_IN_BAND:
+        message = f"{backend} cannot run the bus in band: {_NO_BUS_IN_BAND[backend]}"
+        substitute = "run it with --backend kernel, or take the bus from some nodes instead: bus_partition"
+        yield file.document.problem(("fabric", "kernel", "bus"), message, substitute)

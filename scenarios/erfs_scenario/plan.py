@@ -115,6 +115,8 @@ class Plan:
     timing: Timing = field(default_factory=Timing)
     timers: Timers = field(default_factory=Timers)
     is_protecting: bool = True
+    is_bus_in_band: bool = False
+    """Whether the bus runs over the fabric's links; only the kernel backend can."""
     expectations: Expectations = field(default_factory=Expectations)
     description: str = ""
 
@@ -129,6 +131,7 @@ class Plan:
             "measure_from_ns": self.measure_from_ns,
             "duration_ns": self.duration_ns,
             "is_protecting": self.is_protecting,
+            "is_bus_in_band": self.is_bus_in_band,
             "fabric": {
                 "name": self.fabric.name,
                 "digest": fabric_digest(self.fabric),
@@ -270,6 +273,7 @@ def compile_plan(
         timing=Timing(**_given(scenario.timing)),
         timers=Timers(**_given(scenario.timers)),
         is_protecting=scenario.protection if is_protecting is None else is_protecting,
+        is_bus_in_band=scenario.fabric.kernel is not None and scenario.fabric.kernel.bus == "in_band",
         expectations=_expectations(scenario.expect),
     )
 

@@ -119,13 +119,20 @@ class Generate(BaseModel):
         return dict(self.model_extra or {})
 
 
+class KernelFabric(Generate):
+    """A fabric made for the kernel backend, and how its agents reach the bus."""
+
+    bus: Literal["out_of_band", "in_band"] = "out_of_band"
+    """out_of_band: over a management network that no fault touches; in_band: over the fabric's own links."""
+
+
 class FabricPart(_Part):
     """Where the fabric comes from; `--fabric` overrides it."""
 
     file: str | None = None
     """A fabric file, relative to the scenario."""
     generate: Generate | None = None
-    kernel: Generate | None = None
+    kernel: KernelFabric | None = None
     """Made instead for the kernel backend, whose fabric must fit on one machine."""
 
     @model_validator(mode="after")
@@ -491,7 +498,7 @@ def parse_scenario(content: bytes, source: str, folder: Path = Path()) -> Scenar
 def _generator_problems(document: Document) -> list[Problem]:
     fabric = document.data.get("fabric")
     problems: list[Problem] = []
-    for key in ("generate", "kernel"):
+    for key, own in (("generate", ("kind",)), ("kernel", ("kind", "bus"))):
         generate = fabric.get(key) if isinstance(fabric, dict) else None
         if not isinstance(generate, dict) or not isinstance(generate.get("kind"), str):
             continue
@@ -502,9 +509,9 @@ def _generator_problems(document: Document) -> list[Problem]:
             problems.append(document.problem((*path, "kind"), message, suggest(generate["kind"], GENERATORS)))
             continue
         try:
-            generator.params.model_validate({key: value for key, value in generate.items() if key != "kind"})
+            generator.params.model_validate({key: value for key, value in generate.items() if key not in own})
         except ValidationError as error:
-            problems += _problems_of(error, document, generator.params, path)
+            problems += _problems_of(error, document, generator.params, path, own[1:])
     return problems
 
 
@@ -568,8 +575,13 @@ _WORDS: Final = (
 
 
 def _problems_of(
-    error: ValidationError, document: Document, model: type[BaseModel], prefix: yaml_marks.Path
+    error: ValidationError,
+    document: Document,
+    model: type[BaseModel],
+    prefix: yaml_marks.Path,
+    others: tuple[str, ...] = (),
 ) -> list[Problem]:
+    """Return what is wrong with what stands at *prefix*, where *model* is expected and *others* are keys beside its own."""
     problems = []
     for found in error.errors(include_url=False):
         loc = (*prefix, *found["loc"])
@@ -578,7 +590,7 @@ def _problems_of(
         advice = str(context.get("advice", ""))
         kind = found["type"]
         if kind == "extra_forbidden":
-            names = _field_names(model, found["loc"][:-1])
+            names = [*_field_names(model, found["loc"][:-1]), *others]
             problems.append(
                 document.problem(loc, f'unknown key "{loc[-1]}"', suggest(str(loc[-1]), names), is_key=True)
             )

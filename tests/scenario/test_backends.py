@@ -56,6 +56,37 @@ def test_all_refusals_are_told_at_once_in_the_order_of_the_file_each_with_its_su
     ]
 
 
+IN_BAND = """
+name: demo
+fabric:
+  generate: {kind: fat-tree, k: 4}
+  kernel: {kind: fat-tree, k: 4, bus: in_band}
+faults:
+  - {kind: bus_partition, at: 1 s, for: 1 s}
+"""
+
+
+@pytest.mark.parametrize(
+    ("backend", "reason"),
+    [("sim", "the delays of its bus are drawn, whatever breaks"), ("live", "its links carry no packets")],
+)
+def test_a_bus_in_band_is_sent_to_the_kernel_or_replaced_by_a_fault_of_the_bus(
+    fat_tree: Fabric, backend: str, reason: str
+) -> None:
+    assert refusal_of(IN_BAND, fat_tree, backend).splitlines()[0] == (
+        f"s.yaml:5:39: {backend} cannot run the bus in band: {reason}"
+        " (run it with --backend kernel, or take the bus from some nodes instead: bus_partition)"
+    )
+
+
+def test_where_the_bus_is_in_band_nobody_can_be_cut_off_it_but_by_its_links(fat_tree: Fabric) -> None:
+    assert refusal_of(IN_BAND, fat_tree, "kernel") == (
+        's.yaml:7:12: fault "bus_partition-1": kernel cannot do bus_partition: there is no management network to be cut off'
+        " from (break links that carry it: silent_drop, node_isolated)"
+    )
+    assert refusal_of(IN_BAND.replace("in_band", "out_of_band"), fat_tree, "kernel") == ""
+
+
 @pytest.mark.parametrize("kind", list(FaultKind))
 def test_the_kernel_can_do_every_kind(fat_tree: Fabric, kind: FaultKind) -> None:
     assert refusal_of(scenario_with(kind), fat_tree, "kernel") == ""

@@ -43,6 +43,16 @@ def test_times_count_from_the_end_of_the_settle_time_and_faults_stand_in_order(f
     assert plan.duration_ns == 14 * SECOND
 
 
+def test_the_bus_is_out_of_band_unless_the_kernels_fabric_says_otherwise(fat_tree: Fabric) -> None:
+    found = []
+    for bus in ("", ", bus: out_of_band", ", bus: in_band"):
+        fabric = f"fabric: {{generate: {{kind: fat-tree, k: 4}}, kernel: {{kind: fat-tree, k: 4{bus}}}}}"
+        plan = plan_of(SCENARIO.replace("fabric: {generate: {kind: fat-tree, k: 4}}", fabric), fat_tree)
+        found.append((plan.is_bus_in_band, plan.header("kernel")["is_bus_in_band"]))
+    assert found == [(False, False), (False, False), (True, True)]
+    assert not plan_of(SCENARIO, fat_tree).is_bus_in_band
+
+
 def test_equal_seeds_give_equal_plans_and_other_seeds_others(fat_tree: Fabric) -> None:
     again = generate("fat-tree", {"k": 4})
     assert plan_of(SCENARIO, fat_tree, 7).header("sim") == plan_of(SCENARIO, again, 7).header("sim")

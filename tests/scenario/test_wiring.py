@@ -19,8 +19,8 @@ def path_of(node: NodeId) -> Path:
     return Path("/proc/1/fd") / node
 
 
-def wired(fabric: Fabric) -> Wiring:
-    return wire(fabric, plan_addresses(fabric), path_of)
+def wired(fabric: Fabric, *, is_bus_in_band: bool = False) -> Wiring:
+    return wire(fabric, plan_addresses(fabric), path_of, is_bus_in_band=is_bus_in_band)
 
 
 def lines(wiring: Wiring) -> list[str]:
@@ -49,6 +49,27 @@ def test_a_host_is_told_its_cable_its_addresses_and_its_way_to_the_bus() -> None
         "net/ipv4/conf/mgmt0/forwarding": "0",
         "net/ipv6/conf/mgmt0/disable_ipv6": "1",
     }
+
+
+def test_with_the_bus_in_band_a_node_has_a_management_address_behind_its_own_and_no_cable_to_a_bridge() -> None:
+    beside, found = wired(FABRIC), wired(FABRIC, is_bus_in_band=True)
+    host = NodeId("leaf0-host0")
+    setup = found.nodes[host]
+    assert setup.links == beside.nodes[host].links
+    assert setup.finish == (
+        "link set lo up",
+        f"link set {next(iter(plan_addresses(FABRIC).nodes[host].ports.values())).device} up",
+        *(f"addr add {address} dev lo" for address in plan_addresses(FABRIC).nodes[host].addresses),
+        f"addr add {found.management[host]}/32 dev lo",
+    )
+    assert not [line for line in lines(found) if "mgmt0" in line or "bridge" in line]
+    assert {node: setup.settings for node, setup in found.nodes.items()} == {
+        node: setup.settings for node, setup in beside.nodes.items()
+    }
+    assert found.management == beside.management
+    assert (found.bus_host, found.bus_address, found.bridge_ports) == (host, found.management[host], {})
+    assert (beside.bus_host, str(beside.bus_address), beside.underlay) == (None, "198.18.0.1", {})
+    assert {node: len(routes) for node, routes in found.underlay.items()} == dict.fromkeys(FABRIC.nodes, 5)
 
 
 def test_switches_forward_and_each_spreads_flows_its_own_way() -> None:

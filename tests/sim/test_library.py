@@ -18,9 +18,15 @@ LIBRARY = Path(__file__).resolve().parents[2] / "scenarios/library"
 
 
 SCENARIOS = sorted(LIBRARY.glob("*.yaml"))
-SIMULATED = [
-    path for path in SCENARIOS if {fault.kind for fault in load_scenario(path).scenario.faults} <= kinds_of("sim")
-]
+
+
+def is_simulated(path: Path) -> bool:
+    scenario = load_scenario(path).scenario
+    is_in_band = scenario.fabric.kernel is not None and scenario.fabric.kernel.bus == "in_band"
+    return not is_in_band and {fault.kind for fault in scenario.faults} <= kinds_of("sim")
+
+
+SIMULATED = [path for path in SCENARIOS if is_simulated(path)]
 
 
 def plan_of(path: Path, backend: str) -> tuple[ScenarioFile, Plan]:

@@ -68,6 +68,8 @@ class PortsDown:
         """Set them up."""
         for end in self._ends:
             self._spaces.set_up(end, True)
+        for node in sorted({end.node for end in self._ends}):
+            self._spaces.lay_underlay_again(node)
 
     def is_in_effect(self) -> bool:
         """Return whether all are down, and no far end has carrier."""

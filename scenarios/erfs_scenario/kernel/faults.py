@@ -123,7 +123,8 @@ def breakage_of(fault: Fault, links_hit: Sequence[LinkId], spaces: Spaces, membe
         FaultKind.NODE_DOWN: lambda: Several(
             (
                 PortsDown(spaces, [end for end in both_ends if end.node in fault.nodes]),
-                CutOff(spaces, fault.nodes),
+                # A bus in band is cut off with the ports.
+                *(() if spaces.wiring.bus_host is not None else (CutOff(spaces, fault.nodes),)),
                 Killed(members, fault.nodes),
             )
         ),

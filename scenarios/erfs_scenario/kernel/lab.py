@@ -48,6 +48,7 @@ def hold_lab(
     registry: Registry,
     *,
     has_agents: bool,
+    is_bus_in_band: bool = False,
     timers: Timers,
     tell: Callable[[str], None],
     on_up: Callable[[LabFile], None],
@@ -59,6 +60,7 @@ def hold_lab(
         fabric: What to build.
         registry: Where to write it down.
         has_agents: Whether broker, controller and agents run; without, the namespaces are wired and no more.
+        is_bus_in_band: Whether the bus runs over the fabric's links.
         timers: Of agents and controller.
         tell: Hears how far it is, and who died.
         on_up: Called once all is there and at rest.
@@ -75,7 +77,7 @@ def hold_lab(
     require({"next-hop objects"} if has_agents else set(), missing_capabilities(), "lab")
     with marked() as lab:
         try:
-            with contextlib.closing(Spaces(fabric, plan_addresses(fabric))) as spaces:
+            with contextlib.closing(Spaces(fabric, plan_addresses(fabric), is_bus_in_band=is_bus_in_band)) as spaces:
                 tell(f"{len(fabric.nodes)} namespaces, {len(fabric.links)} cables")
                 members = Members(spaces, registry.folder_of(lab) / "run", timers=timers)
                 holder = _Holder(spaces, members, registry, lab, tell, on_up)

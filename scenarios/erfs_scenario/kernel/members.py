@@ -21,7 +21,6 @@ from erfs.topics import Topics
 from erfs.units import MS, SECOND
 from erfs_scenario.daemon_files import agent_toml, controller_toml, mosquitto_conf
 from erfs_scenario.kernel.spaces import LabError, Spaces
-from erfs_scenario.kernel.wiring import BUS_ADDRESS
 from erfs_scenario.merging import Tail
 from erfs_scenario.nodes import agent_nodes
 from erfs_scenario.observer import Observer
@@ -86,7 +85,7 @@ class Members:
         shutil.rmtree(self.folder, ignore_errors=True)
         for name in ("controller", "agents", "state", "logs"):
             (self.folder / name).mkdir(parents=True)
-        fabric, host = self.spaces.fabric, str(BUS_ADDRESS)
+        fabric, host = self.spaces.fabric, str(self.spaces.wiring.bus_address)
         (self.folder / "addressing.json").write_text(self.spaces.addressing.model_dump_json())
         (self.folder / "mosquitto.conf").write_text(mosquitto_conf(host, PORT))
         (self.folder / "controller" / "fabric.json").write_text(write_fabric(fabric, "node-link"))
@@ -113,7 +112,7 @@ class Members:
     # --- starting ---------------------------------------------------------------------------------------------------------
     async def start_broker(self) -> None:
         """Start Mosquitto if there is one, else the embedded broker; return when it listens. Raises LabError."""
-        host, program = str(BUS_ADDRESS), _mosquitto()
+        host, program = str(self.spaces.wiring.bus_address), _mosquitto()
         if program:
             command: tuple[str, ...] = (program, "-c", str(self.folder / "mosquitto.conf"))
         else:
@@ -182,7 +181,7 @@ class Members:
         """Return how to reach the broker from the namespace of the bus."""
         return BusSettings.model_validate(
             {
-                "brokers": [{"host": str(BUS_ADDRESS), "port": PORT}],
+                "brokers": [{"host": str(self.spaces.wiring.bus_address), "port": PORT}],
                 "prefix": self.topics.prefix,
                 "queue_length": _KEPT,
                 "echo_deadline": "5 s",

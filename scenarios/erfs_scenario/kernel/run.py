@@ -52,6 +52,8 @@ LATE_NS: Final = 500 * MS
 COUNTED_NS: Final = 500 * MS
 # What else is sent over a port meanwhile: liveness packets of 10 ms at most, neighbour discovery.
 OTHER_PACKETS_PER_S: Final = 400
+# And of a bus in band: an echo a second for each agent, its acknowledgements, and what else they have to say at rest.
+BUS_PACKETS_PER_S: Final = 10
 OFF_PPM: Final = 100_000
 
 
@@ -87,7 +89,8 @@ def run_kernel(
     out.mkdir(parents=True, exist_ok=True)
     with marked() as lab, logs_in(out / "harness.log"):
         try:
-            with contextlib.closing(Spaces(plan.fabric, plan_addresses(plan.fabric))) as spaces:
+            addressing = plan_addresses(plan.fabric)
+            with contextlib.closing(Spaces(plan.fabric, addressing, is_bus_in_band=plan.is_bus_in_band)) as spaces:
                 members = Members(spaces, out / "lab", timers=plan.timers, is_protecting=plan.is_protecting)
                 measurement = Measurement(
                     plan, spaces, members, out, record=record, on_progress=on_progress, ip_version=ip_version
@@ -235,7 +238,8 @@ class Measurement:
         # How often the prober really sent is told by the ports of its sources, whatever kept it.
         sources = {found.hops[0].end for found in traces}
         ticks = sum(sent[end] for end in sources) // sum(expected[end] for end in sources)
-        others = OTHER_PACKETS_PER_S * lasted_ns // SECOND
+        bus = BUS_PACKETS_PER_S * len(self._plan.fabric.nodes) if self._plan.is_bus_in_band else 0
+        others = (OTHER_PACKETS_PER_S + bus) * lasted_ns // SECOND
         for end, count in sorted(sent.items()):
             flows = expected.get(end, 0)
             if abs(count - ticks * flows) > ticks * flows * OFF_PPM // PPM + others:

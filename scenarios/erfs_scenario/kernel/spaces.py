@@ -30,11 +30,12 @@ class LabError(ErfsError):
 
 class Spaces:
     """
-    A namespace for each node of a fabric, wired, and one for the bus.
+    A namespace for each node of a fabric, wired, and one for the bus, or the one of a host where the bus is in band.
 
     Args:
         fabric: What to build.
         addressing: Its plan.
+        is_bus_in_band: Whether the bus runs over the fabric's links.
 
     Raises:
         FabricError: too large, or not to be built.
@@ -42,16 +43,18 @@ class Spaces:
         OSError: namespaces are not permitted here.
     """
 
-    def __init__(self, fabric: Fabric, addressing: Addressing) -> None:
+    def __init__(self, fabric: Fabric, addressing: Addressing, *, is_bus_in_band: bool = False) -> None:
         self.fabric = fabric
         self.addressing = addressing
         self._fds: dict[NodeId | None, int] = {}
         self._controls: dict[NodeId, socket.socket] = {}
         try:
             # None is the bus, for a node may bear any name.
-            for node in (None, *fabric.nodes):
-                self._fds[node] = new_namespace()
-            self.wiring: Wiring = wire(fabric, addressing, self.path)
+            for made in fabric.nodes:
+                self._fds[made] = new_namespace()
+            self.wiring: Wiring = wire(fabric, addressing, self.path, is_bus_in_band=is_bus_in_band)
+            host = self.wiring.bus_host
+            self._fds[None] = new_namespace() if host is None else os.dup(self._fds[host])
             everybody: list[tuple[NodeId | None, SpaceSetup]] = [(None, self.wiring.bus), *self.wiring.nodes.items()]
             for node, setup in everybody:
                 self._set(node, setup.settings)
@@ -60,9 +63,11 @@ class Spaces:
             for node, setup in everybody:
                 self.batch(node, setup.finish)
                 self._set(node, setup.settings_after)
-            for node in fabric.nodes:
-                with inside(self.path(node)):
-                    self._controls[node] = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            for node, routes in self.wiring.underlay.items():
+                self.batch(node, routes)
+            for made in fabric.nodes:
+                with inside(self.path(made)):
+                    self._controls[made] = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         except BaseException:
             self.close()
             raise
@@ -134,6 +139,17 @@ class Spaces:
         request = struct.pack("16sH14x", self.device(end).encode(), 0)
         found: int = struct.unpack_from("=H", fcntl.ioctl(self._controls[end.node], _SIOCGIFFLAGS, request), 16)[0]
         return found
+
+    def lay_underlay_again(self, node: NodeId) -> None:
+        """
+        Put those routes of a bus in band back that the kernel removed when the last port of theirs was set down.
+
+        What configures a machine's interfaces does so whenever one comes up. Where the bus has a network of its own there are none.
+        """
+        routes = self.wiring.underlay.get(node, ())
+        if routes:
+            # Those that are there are refused, as are those over a port that is still down: its own turn comes.
+            self.attempt(node, ("ip", "-force", "-batch", "-"), "\n".join(routes) + "\n")
 
     def close(self) -> None:
         """Let go of everything; the kernel takes it apart."""

@@ -3,6 +3,7 @@
 Rule 1: pure: a fabric and its addressing in, text out; who runs it where is `erfs_scenario.kernel.spaces`' business.
 Rule 2: no two interfaces of a lab share an index: veth ends with equal ones get their carrier events up to a second late.
 Rule 3: the management network is no part of the fabric: a bridge of its own, addresses that no fabric has, nothing forwarded.
+A bus in band has none: then the same addresses are reached over the fabric's links (`erfs_scenario.kernel.underlay`).
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from erfs.addressing import Addressing
 from erfs.errors import FabricError
 from erfs.fabric import Fabric, LinkEnd
 from erfs.ids import NodeId
+from erfs_scenario.kernel.underlay import bootstrap_routes, bus_host_of
 
 NODES_MAX: Final = 200
 """Namespaces are cheap; two Python processes for each node and packets through all of them are not."""
@@ -79,10 +81,18 @@ class Wiring:
     bus: SpaceSetup
     management: dict[NodeId, IPv4Address]
     bridge_ports: dict[NodeId, str]
-    """The end of each node's management cable in the bus namespace."""
+    """The end of each node's management cable in the bus namespace; nothing where the bus is in band."""
+    bus_address: IPv4Address
+    """Where the broker listens."""
+    bus_host: NodeId | None
+    """In whose namespace broker and controller are; None where they have one of their own."""
+    underlay: dict[NodeId, tuple[str, ...]]
+    """`ip -batch` lines for when everything is up: the ways to the management addresses over the fabric's links."""
 
 
-def wire(fabric: Fabric, addressing: Addressing, path_of: Callable[[NodeId], Path]) -> Wiring:
+def wire(
+    fabric: Fabric, addressing: Addressing, path_of: Callable[[NodeId], Path], *, is_bus_in_band: bool = False
+) -> Wiring:
     """
     Return what to do for *fabric*.
 
@@ -90,11 +100,13 @@ def wire(fabric: Fabric, addressing: Addressing, path_of: Callable[[NodeId], Pat
         fabric: Any; a node without a cable gets a namespace too.
         addressing: Its plan.
         path_of: Where a node's namespace can be opened by the process that runs the commands.
+        is_bus_in_band: Whether agents reach the bus over the fabric's links, instead of a management network.
 
     Raises:
-        FabricError: too large for one machine, or a node has an interface with the management network's name.
+        FabricError: too large for one machine, a node has an interface with the management network's name, or the bus in band
+            would not reach everybody.
 
-    Cost: O(nodes + links).
+    Cost: O(nodes + links); in band O(nodes * links).
     """
     check_size(fabric)
     for node, found in addressing.nodes.items():
@@ -119,12 +131,13 @@ def wire(fabric: Fabric, addressing: Addressing, path_of: Callable[[NodeId], Pat
         links[link.a.node].append(cable(link.a, link.b))
         for end in link.ends:
             finish[end.node].append(f"link set {addressing.nodes[end.node].ports[end.port].device} up")
+    if is_bus_in_band:
+        return _wire_in_band(fabric, addressing, links, finish)
     bus_links = [f"link add {BRIDGE} type bridge stp_state 0 mcast_snooping 0 forward_delay 0"]
     bus_finish = ["link set lo up", f"addr add {BUS_ADDRESS}/{MANAGEMENT_NET.prefixlen} dev {BRIDGE}"]
-    management: dict[NodeId, IPv4Address] = {}
+    management = _management_of(fabric)
     bridge_ports: dict[NodeId, str] = {}
     for place, node in enumerate(fabric.nodes):
-        management[node] = _FIRST_NODE + place
         port = bridge_ports[node] = f"m{place}"
         bus_links.append(
             f"link add {port} index {index} type veth"
@@ -140,9 +153,7 @@ def wire(fabric: Fabric, addressing: Addressing, path_of: Callable[[NodeId], Pat
     bus_finish.append(f"link set {BRIDGE} up")
     nodes = {
         node: SpaceSetup(
-            settings=BEFORE_INTERFACES
-            | {HASH_SEED: str(hash_seed(node))}
-            | (_FORWARDING if addressing.nodes[node].is_forwarding else {}),
+            settings=_settings(node, addressing),
             links=tuple(links[node]),
             finish=tuple(finish[node]),
             settings_after={
@@ -154,7 +165,38 @@ def wire(fabric: Fabric, addressing: Addressing, path_of: Callable[[NodeId], Pat
     }
     quiet = {"net/ipv6/conf/all/disable_ipv6": "1", "net/ipv6/conf/default/disable_ipv6": "1"}
     bus = SpaceSetup(settings=quiet, links=tuple(bus_links), finish=tuple(bus_finish), settings_after={})
-    return Wiring(nodes, bus, management, bridge_ports)
+    return Wiring(nodes, bus, management, bridge_ports, BUS_ADDRESS, None, {})
+
+
+def _wire_in_band(
+    fabric: Fabric, addressing: Addressing, links: dict[NodeId, list[str]], finish: dict[NodeId, list[str]]
+) -> Wiring:
+    """Return the wiring without a management network: an address on each loopback, and the operator's routes to all of them."""
+    management, host = _management_of(fabric), bus_host_of(fabric)
+    nodes = {}
+    for node in fabric.nodes:
+        # Behind the fabric's own addresses: the first one is what the kernel takes for a socket that names none.
+        own = (*addressing.nodes[node].addresses, f"{management[node]}/32")
+        ends = (*finish[node], *(f"addr add {address} dev lo" for address in own))
+        nodes[node] = SpaceSetup(_settings(node, addressing), tuple(links[node]), ends, {})
+    return Wiring(
+        nodes,
+        bus=SpaceSetup({}, (), (), {}),
+        management=management,
+        bridge_ports={},
+        bus_address=management[host],
+        bus_host=host,
+        underlay=bootstrap_routes(fabric, addressing, management),
+    )
+
+
+def _management_of(fabric: Fabric) -> dict[NodeId, IPv4Address]:
+    return {node: _FIRST_NODE + place for place, node in enumerate(fabric.nodes)}
+
+
+def _settings(node: NodeId, addressing: Addressing) -> dict[str, str]:
+    forwarding = _FORWARDING if addressing.nodes[node].is_forwarding else {}
+    return BEFORE_INTERFACES | {HASH_SEED: str(hash_seed(node))} | forwarding
 
 
 def check_size(fabric: Fabric) -> None:
