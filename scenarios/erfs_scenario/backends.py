@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from erfs.errors import ConfigError, Problem
-from erfs.faults import FaultKind
+from erfs.faults import Fault, FaultKind
+from erfs_scenario.kernel.underlay import bus_host_of
 from erfs_scenario.plan import Plan
 from erfs_scenario.schema import ScenarioFile
 
@@ -54,13 +55,15 @@ _NO_BUS_IN_BAND: Final[Mapping[str, str]] = {
     "sim": "the delays of its bus are drawn, whatever breaks",
     "live": "its links carry no packets",
 }
-# Of a bus in band, on the backend that has one.
-_CANNOT_IN_BAND: Final[Mapping[FaultKind, tuple[str, str]]] = {
-    FaultKind.BUS_PARTITION: (
-        "there is no management network to be cut off from",
-        "break links that carry it: silent_drop, node_isolated",
-    ),
-}
+# Of a bus in band, on the backend that has one; the second, where it hits the host at which the bus is.
+_NO_PARTITION: Final = (
+    "the bus is in band, and there is no management network to be cut off from",
+    "break links that carry it instead: silent_drop or node_isolated",
+)
+_NO_DEATH_OF_THE_BUS: Final = (
+    "the bus is in band there, and broker and controller would live on",
+    "cut it off instead: node_isolated",
+)
 
 
 def kinds_of(backend: str) -> frozenset[FaultKind]:
@@ -81,15 +84,26 @@ def refuse_unsupported(plan: Plan, backend: str, file: ScenarioFile) -> None:
         ConfigError: names each such fault, and the bus, with its line and what can be done instead.
     """
     problems = [*_bus_problems(plan, backend, file)]
-    cannot = {**_CANNOT[backend], **(_CANNOT_IN_BAND if plan.is_bus_in_band else {})}
     places = {name: index for index, name in enumerate(file.fault_names())}
     for fault in sorted(plan.faults, key=lambda fault: places[fault.id]):
-        if fault.kind in cannot:
-            reason, substitute = cannot[fault.kind]
+        refusal = _CANNOT[backend].get(fault.kind) or _in_band_refusal(plan, fault)
+        if refusal is not None:
+            reason, substitute = refusal
             message = f'fault "{fault.id}": {backend} cannot do {fault.kind.value}: {reason}'
             problems.append(file.document.problem(("faults", places[fault.id], "kind"), message, substitute))
     if problems:
         raise ConfigError(file.source, problems)
+
+
+def _in_band_refusal(plan: Plan, fault: Fault) -> tuple[str, str] | None:
+    """Return why a bus in band keeps *fault* from being made, and what to do instead; None if it does not."""
+    if not plan.is_bus_in_band:
+        return None
+    if fault.kind is FaultKind.BUS_PARTITION:
+        return _NO_PARTITION
+    if fault.kind is FaultKind.NODE_DOWN and bus_host_of(plan.fabric) in fault.nodes:
+        return _NO_DEATH_OF_THE_BUS
+    return None
 
 
 def _bus_problems(plan: Plan, backend: str, file: ScenarioFile) -> Iterator[Problem]:

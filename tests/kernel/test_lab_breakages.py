@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import select
 import socket
 import time
@@ -13,13 +14,16 @@ import pytest
 from erfs.addressing import plan_addresses
 from erfs.aio.namespaces import inside
 from erfs.fabric import LinkEnd
+from erfs.faults import Fault, FaultKind
 from erfs.generators import generate
 from erfs.ids import NodeId
 from erfs.messages import CONTROLLER
 from erfs.units import SECOND
 from erfs_scenario.kernel.breakages import LEASE_NS, PPM, CutOff, Frozen, Killed, PortsDown, Silence, Slow
+from erfs_scenario.kernel.faults import Several, breakage_of
 from erfs_scenario.kernel.members import BROKER, Members
 from erfs_scenario.kernel.spaces import Spaces
+from erfs_scenario.kernel.underlay import PROTOCOL
 from erfs_scenario.kernel.wiring import BUS_ADDRESS
 from erfs_scenario.plan import Timers
 
@@ -224,6 +228,54 @@ async def test_a_node_cut_off_the_bus_is_cut_off_alone_and_nobody_is_told(spaces
     assert reaches(LEAF0)
     for sock in (inlet, *listening.values()):
         sock.close()
+
+
+async def test_a_bus_in_band_goes_with_the_last_port_that_carries_it_and_comes_back_with_it(tmp_path: Path) -> None:
+    """The kernel removes a route whose last port is set down; setting it up brings back the routes as they were, and no other."""
+    leaf1 = NodeId("leaf1")
+    both = [end for link in FABRIC.trunks for end in link.ends if end.node == leaf1]
+    with contextlib.closing(Spaces(FABRIC, plan_addresses(FABRIC), is_bus_in_band=True)) as made:
+        host, address = made.wiring.bus_host, str(made.wiring.bus_address)
+        assert host == "leaf0-host0"
+        with inside(made.path(None)), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as inlet:
+            inlet.bind((address, UDP_PORT))
+
+            def reaches() -> bool:
+                with inside(made.path(leaf1)), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as outlet:
+                    with contextlib.suppress(OSError):
+                        outlet.sendto(b"here", (address, UDP_PORT))
+                    if not select.select([inlet], [], [], 0.3)[0]:
+                        return False
+                    assert inlet.recvfrom(99)[1][0] == str(made.wiring.management[leaf1])
+                    return True
+
+            def routes(node: NodeId) -> set[str]:
+                shown = made.run(node, ("ip", "-j", "route", "show", "proto", str(PROTOCOL)))
+                return {route["dst"] for route in json.loads(shown)}
+
+            dead = Fault("dead", FaultKind.NODE_DOWN, 0, SECOND, nodes=(leaf1,))
+            power = breakage_of(
+                dead, [link.id for link in FABRIC.links_of[leaf1]], made, Members(made, tmp_path, timers=Timers())
+            )
+            assert isinstance(power, Several)
+            assert [type(part) for part in power.parts] == [PortsDown, Killed]
+
+            await until(reaches)
+            before = routes(leaf1)
+            one = PortsDown(made, both[:1])
+            await one.begin()
+            await until(one.is_in_effect)
+            assert routes(leaf1) >= {str(made.wiring.management[host])}
+            assert all(reaches() for _ in range(8))
+            other = PortsDown(made, both[1:])
+            await other.begin()
+            await until(other.is_in_effect)
+            assert (reaches(), str(made.wiring.management[host]) in routes(leaf1)) == (False, False)
+            await other.end()
+            await one.end()
+            await until(one.is_over)
+            await until(reaches)
+            assert routes(leaf1) == before
 
 
 async def test_programs_are_killed_and_frozen_and_come_back(spaces: Spaces, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from erfs_scenario.judging import judge_records
 from erfs_scenario.kernel.members import Members
 from erfs_scenario.kernel.run import Measurement, refuse
 from erfs_scenario.kernel.spaces import Spaces
+from erfs_scenario.kernel.underlay import PROTOCOL
 from erfs_scenario.plan import Plan, Timers, compile_plan
 from erfs_scenario.report import Report
 from erfs_scenario.schema import load_scenario
@@ -79,8 +80,11 @@ class Lab:
 
 
 @asynccontextmanager
-async def lab_of(fabric: Fabric, folder: Path, *, is_protecting: bool = True) -> AsyncIterator[Lab]:
-    with closing(Spaces(fabric, plan_addresses(fabric))) as spaces, inside(spaces.path(None)):
+async def lab_of(
+    fabric: Fabric, folder: Path, *, is_protecting: bool = True, is_bus_in_band: bool = False
+) -> AsyncIterator[Lab]:
+    made = Spaces(fabric, plan_addresses(fabric), is_bus_in_band=is_bus_in_band)
+    with closing(made) as spaces, inside(spaces.path(None)):
         members = Members(spaces, folder, timers=TIMERS, is_protecting=is_protecting)
         try:
             await members.start_all(lambda _: None)
@@ -151,6 +155,38 @@ async def test_a_library_scenario_passes_on_real_packets(lab: Lab, name: str, ip
             if all(one.is_physical for one in report.faults):
                 assert fault.stages.restoration_finished_ns is not None
     assert all(part.availability_ppm > 990_000 for part in report.demand_sets)
+
+
+async def test_with_the_bus_in_band_a_dead_link_takes_the_bus_from_those_it_carries_and_only_its_ends_repair(
+    tmp_path: Path,
+) -> None:
+    """
+    Whose every way to the bus crosses the link is without it for as long as the link is dead; who has the bus beside it is not.
+
+    The agents leave the underlay alone: its routes are the same afterwards.
+    """
+    plan = shortened("bus-in-band")
+    [silence] = plan.faults
+    assert plan.is_bus_in_band
+    async with lab_of(FABRIC, tmp_path / "lab", is_bus_in_band=True) as found:
+        before = underlay_of(found)
+        report = await found.run(plan, tmp_path)
+        assert underlay_of(found) == before
+        lost = {node for node in FABRIC.nodes if "bus_lost" in found.members.log_of(node).read_text()}
+    assert report.steady_state.held, report.steady_state
+    [seen] = report.faults
+    assert (seen.id, seen.near.flows >= 20, seen.return_.flows_lost) == (silence.id, True, 0)
+    assert seen.near.last_ns is not None
+    assert seen.near.last_ns < 1 * SECOND
+    cut = {"pod0-agg0", "core0-0", "core0-1", *(f"pod{pod}-agg0" for pod in (1, 2, 3))}
+    assert cut <= lost
+    assert not {"pod0-edge0", "pod0-edge0-host0", "pod0-edge0-host1"} & lost
+
+
+def underlay_of(lab: Lab) -> dict[str, str]:
+    """Return the routes to the management addresses in each namespace, as the kernel tells them."""
+    program = ("ip", "route", "show", "proto", str(PROTOCOL))
+    return {node: lab.spaces.run(node, program) for node in FABRIC.nodes}
 
 
 @pytest.mark.parametrize("is_protecting", [True, False])

@@ -81,10 +81,20 @@ def test_a_bus_in_band_is_sent_to_the_kernel_or_replaced_by_a_fault_of_the_bus(
 
 def test_where_the_bus_is_in_band_nobody_can_be_cut_off_it_but_by_its_links(fat_tree: Fabric) -> None:
     assert refusal_of(IN_BAND, fat_tree, "kernel") == (
-        's.yaml:7:12: fault "bus_partition-1": kernel cannot do bus_partition: there is no management network to be cut off'
-        " from (break links that carry it: silent_drop, node_isolated)"
+        's.yaml:7:12: fault "bus_partition-1": kernel cannot do bus_partition: the bus is in band, and there is no management'
+        " network to be cut off from (break links that carry it instead: silent_drop or node_isolated)"
     )
     assert refusal_of(IN_BAND.replace("in_band", "out_of_band"), fat_tree, "kernel") == ""
+
+
+@pytest.mark.parametrize(("host", "is_refused"), [("pod0-edge0-host0", True), ("pod0-edge0-host1", False)])
+def test_the_host_of_a_bus_in_band_cannot_lose_its_power(fat_tree: Fabric, host: str, is_refused: bool) -> None:
+    text = IN_BAND.replace("bus_partition", f"node_down, target: {{name: {host}}}")
+    told = (
+        's.yaml:7:12: fault "node_down-1": kernel cannot do node_down: the bus is in band there, and broker and controller'
+        " would live on (cut it off instead: node_isolated)"
+    )
+    assert refusal_of(text, fat_tree, "kernel") == (told if is_refused else "")
 
 
 @pytest.mark.parametrize("kind", list(FaultKind))
