@@ -75,6 +75,8 @@ def judge_records(records: Iterable[dict[str, Any]], source: str = "journal") ->
         backend=header["backend"],
         seed=header["seed"],
         is_protecting=header["is_protecting"],
+        # Journals of before there was a choice do not say.
+        is_bus_in_band=header.get("is_bus_in_band", False),
         fabric=FabricSummary(**header["fabric"]),
         measured_from_ns=timeline.started_ns,
         measured_until_ns=timeline.finished_ns,

@@ -240,6 +240,8 @@ class Report(_Value):
     backend: str
     seed: int
     is_protecting: bool
+    is_bus_in_band: bool
+    """Whether the bus ran over the fabric's own links."""
     fabric: FabricSummary
     measured_from_ns: int | None
     measured_until_ns: int

@@ -35,8 +35,9 @@ def tables_of(report: Report) -> list[Any]:
     """Return what to print, in order: texts and tables of rich."""
     fabric = report.fabric
     armed = "protection armed" if report.is_protecting else "no protection"
+    bus = ", bus in band" if report.is_bus_in_band else ""
     head = (
-        f"{report.name}, seed {report.seed}, {report.backend}, {armed}: {fabric.name}"
+        f"{report.name}, seed {report.seed}, {report.backend}, {armed}{bus}: {fabric.name}"
         f" ({fabric.switches} switches, {fabric.endpoints} endpoints, {fabric.links} links)"
     )
     parts: list[Any] = [Text(head, style="bold")]

@@ -106,6 +106,26 @@ def test_a_lab_comes_up_is_looked_at_and_goes_down(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
+def test_a_lab_with_the_bus_in_band_has_it_at_a_host_and_reaches_it_over_the_fabric(tmp_path: Path) -> None:
+    with running(tmp_path, *SMALL, *FAST, "--bus", "in_band") as owner:
+        heard(owner, " is up: leaf-spine 2x2, 6 nodes, 6 links, 8 processes")
+        spaces = spaces_of(owner.pid)
+        assert len(spaces) == 6
+        (lab,) = json.loads(erfs(tmp_path, "status", "--json").stdout)["labs"]
+        assert (lab["ports_up"], lab["ports"]) == (12, 12)
+        where = [
+            erfs(tmp_path, "exec", node, "--", "readlink", "/proc/self/ns/net").stdout
+            for node in ("bus", "leaf0-host0")
+        ]
+        assert where[0] == where[1] != ""
+        asked = ("ip", "-json", "route", "get", lab["management"]["leaf0-host0"])
+        (way,) = json.loads(erfs(tmp_path, "exec", "leaf1", "--", *asked).stdout)
+        assert (way["dev"] in ("port1", "port2"), way["prefsrc"]) == (True, lab["management"]["leaf1"])
+        assert erfs(tmp_path, "down").stdout == f"lab {lab['id']} is gone\n"
+        assert owner.wait(timeout=20) == 0
+        assert_nothing_is_left(lab["id"], spaces)
+
+
 def test_packets_cross_the_fabric_of_a_lab_and_not_its_management_network(tmp_path: Path) -> None:
     with running(tmp_path, *SMALL, *FAST) as owner:
         heard(owner, " is up")

@@ -175,6 +175,7 @@ async def test_with_the_bus_in_band_a_dead_link_takes_the_bus_from_those_it_carr
         lost = {node for node in FABRIC.nodes if "bus_lost" in found.members.log_of(node).read_text()}
     assert report.steady_state.held, report.steady_state
     [seen] = report.faults
+    assert report.is_bus_in_band
     assert (seen.id, seen.near.flows >= 20, seen.return_.flows_lost) == (silence.id, True, 0)
     assert seen.near.last_ns is not None
     assert seen.near.last_ns < 1 * SECOND
