@@ -3,7 +3,8 @@
     python benchmarks/recovery.py --out recovery.jsonl                  everything: 60 trials of two faults, 20 of three, about two hours
     python benchmarks/recovery.py --out recovery.jsonl                  the same again goes on where the last one was interrupted
     python benchmarks/recovery.py --quick --systems "kernel only" "FRR default"
-    python benchmarks/recovery.py --report recovery.jsonl --svg recovery.svg    the tables and the chart, nothing is run
+    python benchmarks/recovery.py --report recovery.jsonl --svg docs/recovery.svg --markdown docs/benchmarks.md
+                                                                        tables and chart, nothing is run
 
 A k=4 fat-tree of 20 switches and 16 hosts, each a network namespace; numbered UDP at 1 ms; the systems take turns in blocks, and leave
 nothing of theirs behind in between. What it needs and does not find it names; it installs nothing (apt install frr mosquitto nftables).
@@ -26,7 +27,18 @@ from typing import Any, Final
 from rich.console import Console
 
 from benchmarks import frr
-from benchmarks.recovery_report import ERFS, ERFS_FAST, KERNEL_ONLY, SYSTEMS, Lines, chart, read_lines, show, summary
+from benchmarks.recovery_report import (
+    ERFS,
+    ERFS_FAST,
+    KERNEL_ONLY,
+    SYSTEMS,
+    Lines,
+    chart,
+    markdown,
+    read_lines,
+    show,
+    summary,
+)
 from benchmarks.recovery_systems import Erfs, KernelOnly, System, fabric_of, watched_links
 from benchmarks.recovery_trials import (
     FAULTS,
@@ -40,7 +52,7 @@ from benchmarks.recovery_trials import (
     trials_of,
     window_of,
 )
-from benchmarks.timing import fail, load_now, machine_facts
+from benchmarks.timing import fail, load_now, machine_facts, write_between_markers
 from erfs.addressing import plan_addresses
 from erfs.aio.loop import loop_factory
 from erfs.aio.namespaces import inside
@@ -49,6 +61,7 @@ from erfs.units import MS, SECOND
 from erfs_scenario.kernel.lab import marked, why_not
 from erfs_scenario.kernel.spaces import LabError, Spaces
 
+MARKERS: Final = "recovery"
 INTERVAL_NS: Final = 10 * MS
 # What a trial takes beside its window: rest, choice of flows, prober; and a block beside its trials. Measured, for the estimate.
 TRIAL_S: Final = {KERNEL_ONLY: 3.0, "FRR default": 15.0, "FRR tuned": 14.0, ERFS: 5.5, ERFS_FAST: 5.5}
@@ -119,6 +132,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="a line for each trial, as it happens; what is in it is not run again")
     parser.add_argument("--report", type=Path, help="print what is in such a file")
     parser.add_argument("--svg", type=Path, help="write the chart here")
+    parser.add_argument("--markdown", type=Path, help="write the tables into this file, between its markers")
     parser.add_argument("--json", action="store_true", help="print all figures as JSON instead of tables")
     found = parser.parse_args()
     if found.quick:
@@ -148,6 +162,8 @@ def _tell(lines: Lines, arguments: argparse.Namespace) -> None:
     told = summary(lines)
     if arguments.svg is not None:
         arguments.svg.write_text(chart(lines))
+    if arguments.markdown is not None:
+        write_between_markers(arguments.markdown, MARKERS, markdown(told))
     if arguments.json:
         print(json.dumps(told, indent=1))
     else:

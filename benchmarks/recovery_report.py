@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.recovery_trials import FAULTS, FIRST_OF_TWO, ISOLATED, LINK_DOWN, ONE_WAY, SECOND_FAILURE, SILENT
-from benchmarks.timing import fail
+from benchmarks.timing import fail, markdown_table
 
 KERNEL_ONLY: Final = "kernel only"
 FRR: Final = ("FRR default", "FRR tuned")
@@ -258,51 +258,83 @@ def _cpu_judged(systems: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]
 # --- for people ------------------------------------------------------------------------------------------------------------
 def show(told: Mapping[str, Any], console: Console) -> None:
     """Print the tables."""
-    for table in (_systems_table(told), _recovery_table(told), _targets_table(told)):
-        console.print(table)
+    for grid in _grids(told):
+        console.print(_rich(grid))
     console.print(told["definition"])
     for trouble in told["troubles"]:
         console.print(f"trouble: {trouble['system']}, {trouble['fault']} {trouble['index']}: {trouble['text']}")
 
 
-def _systems_table(told: Mapping[str, Any]) -> Table:
-    table = Table(title="Systems, while nothing happens", box=box.SIMPLE_HEAD)
-    for name in ("system", "liveness sessions", "processes", "CPU, % of a core", "memory, MiB (PSS)"):
-        table.add_column(name, justify="left" if name in ("system", "liveness sessions") else "right")
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """A table, before it is known who looks at it. *texts*: columns that hold words; *breaks*: rows with a line below."""
+
+    title: str
+    header: tuple[str, ...]
+    texts: frozenset[str]
+    rows: tuple[tuple[str, ...], ...]
+    breaks: frozenset[int] = frozenset()
+
+
+def _rich(grid: _Grid) -> Table:
+    table = Table(title=grid.title, box=box.SIMPLE_HEAD)
+    for name in grid.header:
+        table.add_column(name, justify="left" if name in grid.texts else "right")
+    for place, row in enumerate(grid.rows):
+        table.add_row(*row, end_section=place in grid.breaks)
+    return table
+
+
+def markdown(told: Mapping[str, Any]) -> str:
+    """Return the tables for a page, with what they were measured with."""
+    header = told["header"]
+    facts = ", ".join(f"{name} {value}" for name, value in header["machine"].items())
+    parts = [f"{facts}; load at the beginning {header['load']}; parameters {header['parameters']}."]
+    for grid in _grids(told):
+        parts += [f"**{grid.title}.**", markdown_table(grid.header, grid.rows)]
+    return "\n\n".join([*parts, told["definition"]])
+
+
+def _grids(told: Mapping[str, Any]) -> tuple[_Grid, ...]:
+    return _systems_grid(told), _recovery_grid(told), _targets_grid(told)
+
+
+def _systems_grid(told: Mapping[str, Any]) -> _Grid:
+    rows = []
     for name in SYSTEMS:
         found = told["systems"].get(name)
         if found is not None:
             cells = (str(found["process_count"]), f"{found['cpu_percent']:.1f}", f"{found['memory_mib']:.0f}")
-            table.add_row(name, found["liveness"], *cells)
-    return table
+            rows.append((name, found["liveness"], *cells))
+    header = ("system", "liveness sessions", "processes", "CPU, % of a core", "memory, MiB (PSS)")
+    return _Grid("Systems, while nothing happens", header, frozenset(header[:2]), tuple(rows))
 
 
-def _recovery_table(told: Mapping[str, Any]) -> Table:
-    table = Table(title="Recovery in ms", box=box.SIMPLE_HEAD)
-    for name in ("fault", "system"):
-        table.add_column(name)
-    for name in (
-        *("trials", "far: median", "p95", "max", "censored", "several gaps", "median flow"),
-        *("near: median", "max", "censored", "disturbed"),
-    ):
-        table.add_column(name, justify="right")
-    last = ""
-    for row in told["rows"]:
+def _recovery_grid(told: Mapping[str, Any]) -> _Grid:
+    header = (
+        *("fault", "system", "trials", "far: median", "p95", "max", "censored", "several gaps", "median flow"),
+        *("near: median", "near: max", "near: censored", "disturbed"),
+    )
+    rows, breaks, last = [], set(), ""
+    for place, row in enumerate(told["rows"]):
         far, near = row["far"], row["near"]
-        table.add_row(
-            row["fault"] if row["fault"] != last else "",
-            row["system"],
-            str(row["trials"]),
-            *_cells(far, ("median_ms", "p95_ms", "max_ms")),
-            *(_count(far, name) for name in ("censored", "several")),
-            "" if far is None else f"{far['flow_median_ms']:.1f}",
-            *_cells(near, ("median_ms", "max_ms")),
-            _count(near, "censored"),
-            str(row["disturbed"] or ""),
-            end_section=row["system"] == SYSTEMS[-1],
+        rows.append(
+            (
+                row["fault"] if row["fault"] != last else "",
+                row["system"],
+                str(row["trials"]),
+                *_cells(far, ("median_ms", "p95_ms", "max_ms")),
+                *(_count(far, name) for name in ("censored", "several")),
+                "" if far is None else f"{far['flow_median_ms']:.1f}",
+                *_cells(near, ("median_ms", "max_ms")),
+                _count(near, "censored"),
+                str(row["disturbed"] or ""),
+            )
         )
+        if row["system"] == SYSTEMS[-1]:
+            breaks.add(place)
         last = row["fault"]
-    return table
+    return _Grid("Recovery in ms", header, frozenset(header[:2]), tuple(rows), frozenset(breaks))
 
 
 def _cells(found: Mapping[str, Any] | None, names: Sequence[str]) -> list[str]:
@@ -323,25 +355,27 @@ def _count(found: Mapping[str, Any] | None, name: str) -> str:
     return "" if found is None or not found[name] else str(found[name])
 
 
-def _targets_table(told: Mapping[str, Any]) -> Table:
-    table = Table(title="Targets: far-end flows, ratios in the same run", box=box.SIMPLE_HEAD)
-    for name in ("what", "system", "figure", "against", "figure", "ratio", "at most", "met"):
-        table.add_column(name, justify="left" if name in ("what", "system", "against", "met") else "right")
+def _targets_grid(told: Mapping[str, Any]) -> _Grid:
+    header = ("what", "system", "own figure", "against", "its figure", "ratio", "at most", "met")
+    rows = []
     for target in told["targets"]:
         unit = "%" if "own_percent" in target else "ms"
         kind = "percent" if unit == "%" else "ms"
         own, other = target[f"own_{kind}"], target[f"other_{kind}"]
-        table.add_row(
-            target["what"],
-            target["system"],
-            "" if own is None else f"{own:.1f} {unit}",
-            target["against"],
-            "" if other is None else f"{other:.1f} {unit}",
-            "" if target["ratio"] is None else f"{target['ratio']:.2f}",
-            f"{target['at_most']:.2f}",
-            {None: "not measured", True: "yes", False: "NO"}[target["is_met"]],
+        rows.append(
+            (
+                target["what"],
+                target["system"],
+                "" if own is None else f"{own:.1f} {unit}",
+                target["against"],
+                "" if other is None else f"{other:.1f} {unit}",
+                "" if target["ratio"] is None else f"{target['ratio']:.2f}",
+                f"{target['at_most']:.2f}",
+                {None: "not measured", True: "yes", False: "NO"}[target["is_met"]],
+            )
         )
-    return table
+    texts = frozenset({"what", "system", "against", "met"})
+    return _Grid("Targets: far-end flows, ratios in the same run", header, texts, tuple(rows))
 
 
 # --- a chart ---------------------------------------------------------------------------------------------------------------

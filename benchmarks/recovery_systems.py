@@ -390,6 +390,11 @@ class Erfs(System):
             await self._members.stop()
             self._members = None
 
+    def read_marks(self) -> list[tuple[int, str, dict[str, object]]]:
+        """Return what controller and agents noted since the last call, as `Members.read_marks`."""
+        assert self._members is not None
+        return self._members.read_marks()
+
     def unready(self) -> str:
         """Return what keeps the programs from being ready."""
         assert self._members is not None

@@ -230,12 +230,18 @@ def test_the_chart_is_well_formed_and_says_who_did_not_recover(tmp_path: Path) -
 def test_a_report_needs_nothing_but_the_file(tmp_path: Path) -> None:
     path = written(tmp_path / "lines", [line("ERFS", LINK_DOWN, 0, 2.0)])
 
-    done = run("--report", str(path), "--json", "--svg", str(tmp_path / "chart.svg"))
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- recovery: begin -->old<!-- recovery: end -->\nafter\n")
+
+    done = run("--report", str(path), "--json", "--svg", str(tmp_path / "chart.svg"), "--markdown", str(page))
 
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["rows"]
     assert (row["system"], row["far"]["median_ms"], row["near"]) == ("ERFS", 2.0, None)
     assert (tmp_path / "chart.svg").read_text().startswith("<svg")
+    told = page.read_text()
+    assert told.startswith("before\n<!-- recovery: begin -->\n") and told.endswith("<!-- recovery: end -->\nafter\n")
+    assert "| link down | ERFS | 1 | 2.0 |" in told
 
 
 # --- really ----------------------------------------------------------------------------------------------------------------
