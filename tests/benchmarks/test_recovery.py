@@ -240,7 +240,8 @@ def test_a_report_needs_nothing_but_the_file(tmp_path: Path) -> None:
     assert (row["system"], row["far"]["median_ms"], row["near"]) == ("ERFS", 2.0, None)
     assert (tmp_path / "chart.svg").read_text().startswith("<svg")
     told = page.read_text()
-    assert told.startswith("before\n<!-- recovery: begin -->\n") and told.endswith("<!-- recovery: end -->\nafter\n")
+    assert told.startswith("before\n<!-- recovery: begin -->\n")
+    assert told.endswith("<!-- recovery: end -->\nafter\n")
     assert "| link down | ERFS | 1 | 2.0 |" in told
 
 
