@@ -6,8 +6,8 @@ Rule 2: every duration has a default whose source stands beside it.
 
 import hashlib
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -17,7 +17,16 @@ from erfs.faults import LINK_KINDS, NAMELESS_TARGETS, ONE_ENDED, Fault, FaultKin
 from erfs.ids import LinkId, NodeId
 from erfs.units import MS, SECOND, US
 from erfs_scenario.demands import DemandSet, ring_pairs, sampled_pairs
-from erfs_scenario.schema import TAIL_NS, Expect, FaultPart, ScenarioFile, ShareBound, TimersPart, TimingPart
+from erfs_scenario.schema import (
+    TAIL_NS,
+    Expect,
+    FaultPart,
+    ScenarioFile,
+    ShareBound,
+    TimersPart,
+    TimingName,
+    TimingPart,
+)
 from erfs_scenario.selectors import Misfit, select_links, select_nodes
 
 T = TypeVar("T")
@@ -52,6 +61,22 @@ class Timing:
     """A cut-off client until the bus is back after the partition ended: the first retry of the client."""
     will_ns: int = 15 * SECOND
     """A client that vanished without a goodbye until the broker speaks its last will: 1.5 times a keep-alive of 10 s."""
+
+
+LAB_K4: Final = Timing(
+    carrier_ns=430 * US,
+    carrier_jitter_ns=0 * US,
+    write_ns=1_020 * US,
+    bus_ns=6_900 * US,
+    bus_jitter_ns=8_350 * US,
+    computation_ns=37_970 * US,
+)
+"""
+Fitted by benchmarks/calibration.py to 1 run of single-link on the kernel backend, fat-tree k=4,
+2 cores (Intel(R) Xeon(R) Processor), 2026-12-02, load before a run 1.6 .. 1.6.
+"""
+TIMINGS: Final[Mapping[TimingName, Timing]] = {"default": Timing(), "lab-k4": LAB_K4}
+"""What a scenario's `timing.like` may name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +295,7 @@ def compile_plan(
         seed=seed,
         measure_from_ns=scenario.warm_up,
         duration_ns=tail_ns if scenario.duration is None else zero_ns + scenario.duration,
-        timing=Timing(**_given(scenario.timing)),
+        timing=replace(TIMINGS[scenario.timing.like], **_given(scenario.timing)),
         timers=Timers(**_given(scenario.timers)),
         is_protecting=scenario.protection if is_protecting is None else is_protecting,
         is_bus_in_band=scenario.fabric.kernel is not None and scenario.fabric.kernel.bus == "in_band",
@@ -292,7 +317,7 @@ def _ends(fabric: Fabric, part: FaultPart, links: tuple[LinkId, ...], rng: rando
 
 def _given(part: TimingPart | TimersPart) -> dict[str, int]:
     """Return the settings a scenario names, under the plan's names: durations end in _ns."""
-    given = part.model_dump(exclude_none=True)
+    given = part.model_dump(exclude_none=True, exclude={"like"})
     return {name if name in _COUNTS else f"{name}_ns": value for name, value in given.items()}
 
 

@@ -358,9 +358,15 @@ class Expect(_Part):
     """When the run ends everything that has a path is served in full."""
 
 
+TimingName = Literal["default", "lab-k4"]
+"""Sets of delays with a source of their own; `erfs_scenario.plan.TIMINGS` has them."""
+
+
 class TimingPart(_Part):
     """How long things take in simulation; `erfs_scenario.plan.Timing` says where each default comes from."""
 
+    like: TimingName = "default"
+    """Whose delays apply where none is given here: "lab-k4" is a k=4 fat-tree of namespaces on one machine."""
     carrier: Duration | None = None
     carrier_jitter: Duration | None = None
     write: Duration | None = None

@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -10,9 +11,9 @@ from erfs.errors import ConfigError
 from erfs.fabric import Fabric
 from erfs.generators import generate
 from erfs.ids import NodeId
-from erfs.units import SECOND
+from erfs.units import MS, SECOND
 from erfs_scenario.demands import DemandSet, ring_pairs, sampled_pairs
-from erfs_scenario.plan import Plan, compile_plan, fabric_digest
+from erfs_scenario.plan import LAB_K4, Plan, Timing, compile_plan, fabric_digest
 from erfs_scenario.preview import reach_of_faults
 from erfs_scenario.schema import Selector, parse_scenario
 from erfs_scenario.selectors import Misfit, select_links, select_nodes
@@ -51,6 +52,14 @@ def test_the_bus_is_out_of_band_unless_the_kernels_fabric_says_otherwise(fat_tre
         found.append((plan.is_bus_in_band, plan.header("kernel")["is_bus_in_band"]))
     assert found == [(False, False), (False, False), (True, True)]
     assert not plan_of(SCENARIO, fat_tree).is_bus_in_band
+
+
+def test_delays_are_those_of_the_named_set_where_the_scenario_gives_none_itself(fat_tree: Fabric) -> None:
+    found = [
+        plan_of(SCENARIO + timing, fat_tree).timing
+        for timing in ("", "timing: {like: lab-k4}", "timing: {like: lab-k4, write: 7 ms}", "timing: {write: 7 ms}")
+    ]
+    assert found == [Timing(), LAB_K4, replace(LAB_K4, write_ns=7 * MS), Timing(write_ns=7 * MS)]
 
 
 def test_equal_seeds_give_equal_plans_and_other_seeds_others(fat_tree: Fabric) -> None:
