@@ -22,6 +22,7 @@ SUBCOMMANDS: Final = {
     "run": "run a scenario and judge it",
     "plan": "show the concrete faults a scenario would inject",
     "check": "check scenario files, all errors at once",
+    "report": "judge a run again from its journal, and write its reports anew",
     "broker": "run the embedded MQTT broker",
     "lab": "run a fabric as network namespaces, with real agents",
     "confirm": "let the controller push a generation it refused",

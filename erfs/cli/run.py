@@ -4,21 +4,19 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from erfs.cli.interrupts import terminable
 from erfs.cli.main import Exit
+from erfs.cli.report import JOURNAL, WRITTEN, read_report, show_report, write_report
 from erfs.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from erfs.fabric import Fabric
     from erfs_scenario.plan import Plan
-    from erfs_scenario.report import Report
     from erfs_scenario.schema import ScenarioFile
-
-OUTPUTS = ("journal.jsonl", "report.json", "report.html")
 
 
 def fabric_for(file: "ScenarioFile", override: Path | None, backend: str = "sim") -> "Fabric":
@@ -87,9 +85,7 @@ def command(
     Example: erfs run scenarios/library/single-link.yaml --seed 7
     """
     from erfs_scenario.backends import refuse_unsupported
-    from erfs_scenario.judging import judge
     from erfs_scenario.plan import compile_plan
-    from erfs_scenario.rendering import html_of
     from erfs_scenario.schema import load_scenario
 
     if broker is not None and backend != "live":
@@ -104,20 +100,18 @@ def command(
     folder = out or Path("out") / f"{plan.name}-seed{plan.seed}"
     _prepare(folder, force)
     is_residue = _execute(plan, backend, folder, broker, int(ip_version))
-    report = judge(folder / "journal.jsonl")
-    text = report.model_dump_json(indent=2, by_alias=True)
-    (folder / "report.json").write_text(text + "\n", encoding="utf-8")
-    (folder / "report.html").write_text(html_of(report), encoding="utf-8")
+    report = read_report(folder)
+    text = write_report(report, folder)
     if as_json:
         click.echo(text)
     else:
-        _show(report, folder)
+        show_report(report, folder)
     return Exit.RESIDUE if is_residue else report.verdict.exit_code
 
 
 def _prepare(folder: Path, force: bool) -> None:
     """Make *folder*, free of an earlier run."""
-    journal = folder / "journal.jsonl"
+    journal = folder / JOURNAL
     if journal.exists() and not force:
         message = "there is a run in this folder already"
         raise ConfigError(
@@ -125,7 +119,7 @@ def _prepare(folder: Path, force: bool) -> None:
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in OUTPUTS:
+        for name in (JOURNAL, *WRITTEN):
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(str(folder), [Problem(0, f"cannot be written: {error.strerror or error}")]) from None
@@ -137,7 +131,7 @@ def _execute(plan: "Plan", backend: str, folder: Path, broker: str | None, ip_ve
 
     last_ns = 0
     is_residue = False
-    with Journal(folder / "journal.jsonl") as journal, _progress(plan) as on_progress, terminable():
+    with Journal(folder / JOURNAL) as journal, _progress(plan) as on_progress, terminable():
 
         def record(at_ns: int, event: str, fields: dict[str, object]) -> None:
             nonlocal last_ns, is_residue
@@ -193,16 +187,3 @@ def _progress(plan: "Plan") -> Iterator[Callable[[int], None]]:
             bar.update(task, completed=now_ns, reached=seconds)
 
         yield reached
-
-
-def _show(report: "Report", folder: Path) -> None:
-    from rich.console import Console
-
-    from erfs_scenario.tables import tables_of
-
-    # Away from a terminal there is no width to ask for; 118 holds every table without folding.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 118)
-    parts: list[Any] = tables_of(report)
-    for part in parts:
-        console.print(part)
-    console.print(f"report: {folder / 'report.html'}", markup=False, soft_wrap=True)

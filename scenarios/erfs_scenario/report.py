@@ -177,7 +177,7 @@ class Check(_Value):
 class Verdict(_Value):
     """The end of it."""
 
-    outcome: Literal["passed", "missed", "undecidable", "aborted", "invalid", "harness_broke"]
+    outcome: Literal["passed", "missed", "undecidable", "aborted", "invalid"]
     exit_code: int
     reasons: tuple[str, ...]
     checks: tuple[Check, ...]

@@ -16,7 +16,7 @@ P95_EVENTS_MIN: Final = 59
 
 Outcome = Literal["passed", "missed", "undecidable"]
 
-_EXIT: Final = {"harness_broke": 70, "invalid": 4, "aborted": 3, "undecidable": 2, "missed": 1, "passed": 0}
+_EXIT: Final = {"invalid": 4, "aborted": 3, "undecidable": 2, "missed": 1, "passed": 0}
 """Worst first: where several apply, the first counts (design section 6)."""
 
 
@@ -38,7 +38,8 @@ def verdict_on(
     if timeline.abort_reason is not None:
         found.append(("aborted", f"the run was aborted: {timeline.abort_reason}"))
     elif not timeline.is_finished:
-        found.append(("harness_broke", "the journal breaks off before the run was finished"))
+        died = format_duration(timeline.finished_ns)
+        found.append(("undecidable", f"harness died at {died}: the journal breaks off before the run was finished"))
     for fault, times in zip(faults, timeline.faults, strict=True):
         if timeline.abort_reason is None and timeline.is_finished:
             if fault.effective_at_ns is None or "fault_not_effective" in times.remarks:

@@ -1,0 +1,84 @@
+"""`erfs report`: judge a run again from its journal alone, and write what is told of it.
+
+Rule 1: only the journal is read: what a run wrote beside it may be gone, and is written anew.
+"""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from erfs.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from erfs_scenario.report import Report
+
+JOURNAL = "journal.jsonl"
+WRITTEN = ("report.json", "report.html")
+"""What is made of a journal."""
+
+
+def read_report(folder: Path) -> "Report":
+    """
+    Return the report on the run in *folder*.
+
+    Raises:
+        ConfigError: there is no journal, or it holds no run.
+    """
+    from erfs_scenario.judging import judge
+
+    journal = folder / JOURNAL
+    if not journal.is_file():
+        message = f"there is no {JOURNAL} in this folder"
+        raise ConfigError(
+            str(folder), [Problem(0, message, suggestion="name the folder that `erfs run --out` wrote to")]
+        )
+    return judge(journal)
+
+
+def write_report(report: "Report", folder: Path) -> str:
+    """Write report.json and report.html to *folder*; return the text of the first."""
+    from erfs_scenario.rendering import html_of
+
+    text = report.model_dump_json(indent=2, by_alias=True)
+    try:
+        (folder / "report.json").write_text(text + "\n", encoding="utf-8")
+        (folder / "report.html").write_text(html_of(report), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(str(folder), [Problem(0, f"cannot be written: {error.strerror or error}")]) from None
+    return text
+
+
+def show_report(report: "Report", folder: Path) -> None:
+    """Print *report* as tables, and where its page is."""
+    from rich.console import Console
+
+    from erfs_scenario.tables import tables_of
+
+    # Away from a terminal there is no width to ask for; 118 holds every table without folding.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 118)
+    parts: list[Any] = tables_of(report)
+    for part in parts:
+        console.print(part)
+    console.print(f"report: {folder / 'report.html'}", markup=False, soft_wrap=True)
+
+
+@click.command(name="report")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print report.json instead of tables.")
+def command(folder: Path, as_json: bool) -> int:
+    """Judge the run in DIR again and write its reports anew, from its journal alone.
+
+    A journal that breaks off, because its run was killed or its machine died, is judged as far as it goes: undecidable.
+    Exit code: that of the verdict, as with `erfs run`; 64 if there is no journal of a run.
+
+    Example: erfs report out/single-link-seed1
+    """
+    report = read_report(folder)
+    text = write_report(report, folder)
+    if as_json:
+        click.echo(text)
+    else:
+        show_report(report, folder)
+    return report.verdict.exit_code
