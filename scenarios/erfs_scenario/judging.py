@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from erfs.errors import ConfigError, Problem
 from erfs.journal import read
+from erfs_scenario.figures import figures_of
 from erfs_scenario.report import (
     DEFINITIONS,
     Chain,
@@ -85,6 +86,7 @@ def judge_records(records: Iterable[dict[str, Any]], source: str = "journal") ->
         probes=_probes(timeline),
         faults=faults,
         demand_sets=sets,
+        figures=figures_of(timeline, outages, faults, sets),
         loops=loops,
         unserved=tuple(listed[:LISTED_MAX]),
         unserved_count=len(listed),

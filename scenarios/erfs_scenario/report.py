@@ -24,6 +24,8 @@ DEFINITIONS: Final = {
     "capacity retained": "trunk capacity of the flow's next-hop graph right before the fault ends, over what it was right before it began",
     "availability": "served demand-time over demand-time; once over all of it, once over that which had a permitted path",
     "job availability": "time in which all of the job's demands are served in full, over all time",
+    "event": "all faults planned for one instant; figures with an interval are over events, never over flows or packets, which fail together",
+    "interval": "holds the true figure in 95 of 100 such runs; absent, with the reason, where the events are too few to tell",
     "bystander": "a flow that lost something under a fault that its paths do not cross",
 }
 
@@ -153,6 +155,43 @@ class SetReport(_Value):
     job_availability_ppm: int | None = None
 
 
+class IntervalReport(_Value):
+    """Where the true figure lies, in the figure's unit, rounded outwards."""
+
+    low: int | None
+    """None: beyond anything that was measured."""
+    high: int | None
+    level_ppm: int
+    """How often such intervals hold the true figure."""
+    method: str
+
+
+class RefusalReport(_Value):
+    """Why there is no figure, or no interval."""
+
+    reason: str
+    events_needed: int | None
+    """How many events it would take; None where more of the same would not help."""
+
+
+class Figure(_Value):
+    """A figure that says something beyond this run, and how sure it is: it has either an interval or a refusal."""
+
+    name: str
+    of: str
+    """A demand set's name, or "events"."""
+    unit: Literal["ns", "ppm"]
+    value: int | None
+    """None: refused, or beyond anything that was measured."""
+    events: int
+    """How many it rests on."""
+    count: int | None = None
+    """Of a share of events: how many of them."""
+    interval: IntervalReport | None
+    refusal: RefusalReport | None
+    definition: str
+
+
 class Unserved(_Value):
     """A flow without full service for want of a path."""
 
@@ -251,6 +290,8 @@ class Report(_Value):
     """Of the kernel backend."""
     faults: tuple[FaultReport, ...]
     demand_sets: tuple[SetReport, ...]
+    figures: tuple[Figure, ...]
+    """Shares and percentiles, each with its interval or the reason why there is none."""
     loops: tuple[tuple[str, ...], ...]
     """Every knot of nodes that traffic of a demand went round in."""
     unserved: tuple[Unserved, ...]

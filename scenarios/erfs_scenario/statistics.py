@@ -119,6 +119,20 @@ def rule_of_three(trials: int, level: float = LEVEL) -> float:
     return min(1.0, -math.log(1 - level) / trials)
 
 
+def events_to_tell(successes: int, trials: int, share: float, level: float = LEVEL) -> int | None:
+    """
+    Return about how many events it takes to tell the share seen from *share*, should it stay as it is; None if they are equal.
+
+    By the normal approximation: a hint for planning, not a promise.
+    """
+    assert trials > 0
+    seen = successes / trials
+    if seen == share:
+        return None
+    quantile = float(special.ndtri((1 + level) / 2))
+    return max(trials + 1, math.ceil(quantile**2 * share * (1 - share) / (seen - share) ** 2))
+
+
 def percentile_events_min(share: float, level: float = LEVEL) -> int:
     """
     Return how many events the percentile *share* takes: with fewer, not even smallest and largest enclose it with confidence *level*.

@@ -1,18 +1,19 @@
 """Did the run meet what was expected? Rules only: figures in, outcomes and reasons out.
 
 Rule 1: what could not be measured is undecidable, never passed.
-Rule 2: no percentile without the sample it needs: below 59 events the maximum is judged and the verdict says so.
+Rule 2: no percentile without the sample it needs: with fewer events the maximum is judged and the verdict says so.
+Rule 3: a percentile is met or missed by its whole interval; if that holds the bound, more events are needed.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 from erfs.units import format_duration, format_ms
+from erfs_scenario.figures import recoveries_of
 from erfs_scenario.report import Check, FaultReport, SetReport, SteadyState, Verdict
+from erfs_scenario.statistics import Refusal, events_to_tell, percentile_events_min, percentile_interval
 from erfs_scenario.timeline import NOT_RECOVERED, Attribution, Outage, Timeline
-
-# The smallest sample whose maximum bounds the 95th percentile with 95 % confidence: 0.95**59 < 0.05.
-P95_EVENTS_MIN: Final = 59
 
 Outcome = Literal["passed", "missed", "undecidable"]
 
@@ -146,23 +147,45 @@ def recovery_check(name: str, bound_ns: int, faults: Sequence[FaultReport], fini
 
 
 def p95_check(bound_ns: int, faults: Sequence[FaultReport], finished_ns: int) -> Check:
-    """Return whether the 95th percentile over events (each event's last flow) is within *bound_ns*; the maximum, with few events."""
-    events = sorted(fault.all.last_ns for fault in faults if fault.all.last_ns is not None)
-    if len(events) < P95_EVENTS_MIN or any(fault.not_recovered.flows for fault in faults):
+    """
+    Return whether the 95th percentile over events is within *bound_ns*; the maximum, with too few events for a percentile.
+
+    It is met or missed if its whole interval is on one side of the bound, and undecidable if the bound is inside. An event whose
+    fault ended before the last flow was served is taken for endless where that is to the worse, and for as long as the fault otherwise.
+    """
+    recoveries = recoveries_of(faults, finished_ns)
+    shortest = percentile_interval([at_least for at_least, _ in recoveries], 0.95)
+    longest = percentile_interval([at_most for _, at_most in recoveries], 0.95)
+    if isinstance(shortest, Refusal) or isinstance(longest, Refusal):
         check = recovery_check("recovery p95", bound_ns, faults, finished_ns)
-        note = (
-            f"{len(events)} event{'s' if len(events) != 1 else ''}, fewer than {P95_EVENTS_MIN}: the maximum is judged"
-        )
+        needed = percentile_events_min(0.95)
+        count = len(recoveries)
+        note = f"{count} event{'s' if count != 1 else ''}, fewer than {needed}: the maximum is judged"
         return check.model_copy(update={"measured": f"{check.measured} ({note})"})
-    # Nearest rank: the smallest value with at least 95 % of the events at or below it.
-    value_ns = events[-(-95 * len(events) // 100) - 1]
-    is_met = value_ns <= bound_ns
+    outcome: Outcome = "undecidable"
+    if longest.interval.high <= bound_ns:
+        outcome = "passed"
+    elif shortest.interval.low > bound_ns:
+        outcome = "missed"
+    low, value, high = (
+        format_ms(int(one)) if math.isfinite(one) else "not recovered"
+        for one in (shortest.interval.low, longest.value, longest.interval.high)
+    )
+    measured = f"{value} over {len(recoveries)} events, 95 % interval {low} to {high}"
+    within = sum(at_most <= bound_ns for _, at_most in recoveries)
+    needed_to_tell = events_to_tell(within, len(recoveries), 0.95)
+    reason = {
+        "passed": "",
+        "missed": measured,
+        "undecidable": f"{measured}: too few to tell it from the bound"
+        + ("" if needed_to_tell is None else f", about {needed_to_tell:,} could"),
+    }[outcome]
     return Check(
         name="recovery p95",
         expected=f"at most {format_ms(bound_ns)}",
-        measured=f"{format_ms(value_ns)} over {len(events)} events",
-        outcome="passed" if is_met else "missed",
-        reason="" if is_met else f"{format_ms(value_ns)} over {len(events)} events",
+        measured=measured,
+        outcome=outcome,
+        reason=reason,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from erfs.paths.what_if_pairs import clopper_pearson
 from erfs_scenario.statistics import (
     BOOTSTRAP_EVENTS_MIN,
     BOOTSTRAP_UNLIKE_MIN,
@@ -16,6 +17,7 @@ from erfs_scenario.statistics import (
     PairedDifference,
     Refusal,
     bootstrap_interval,
+    events_to_tell,
     mean,
     paired_difference,
     percentile_events_min,
@@ -169,6 +171,26 @@ def test_a_share_is_the_one_that_textbooks_have() -> None:
 
     assert isinstance(found, Interval)
     assert (round(found.low, 7), round(found.high, 7), found.method) == (0.4439045, 0.9747893, "Clopper-Pearson")
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 12), (1, 12), (30, 59), (299, 300), (5_000, 10_000)])
+def test_the_sweep_s_own_intervals_are_these(successes: int, trials: int) -> None:
+    """Operators' commands do without scipy: they bisect, to six decimals."""
+    found = proportion_interval(successes, trials)
+
+    assert isinstance(found, Interval)
+    assert clopper_pearson(successes, trials) == pytest.approx((found.low, found.high), abs=1e-6)
+
+
+def test_how_many_events_could_tell_a_share_from_a_bound_grows_as_they_come_close() -> None:
+    assert [events_to_tell(successes, 100, 0.95) for successes in (99, 97, 96, 95, 94, 90)] == [
+        115,
+        457,
+        1_825,
+        None,
+        1_825,
+        101,
+    ]
 
 
 def test_of_no_event_there_is_no_share() -> None:

@@ -1,0 +1,284 @@
+"""Which figures does a run give, over how many events, and how sure are they?
+
+Rule 1: an event is all that was planned for one instant: parts that share a risk fail together and count once.
+Rule 2: every share and percentile has its interval or the reason why not; rounding only ever widens an interval.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Final
+
+from erfs_scenario.plan import stream
+from erfs_scenario.report import FaultReport, Figure, IntervalReport, RefusalReport, SetReport
+from erfs_scenario.statistics import (
+    Estimate,
+    Interval,
+    Refusal,
+    bootstrap_interval,
+    mean,
+    percentile_interval,
+    proportion_interval,
+)
+from erfs_scenario.timeline import CUT, CUT_BY_POLICY, PPM, Attribution, Outage, Timeline
+
+PERCENTILES: Final = (0.5, 0.95, 0.99)
+_RESAMPLED: Final = "; interval: what as many other events of the same kinds would have given, the length of the run and what has a path being as here"
+
+Event = tuple[FaultReport, ...]
+"""The faults planned for one instant."""
+
+
+def events_of(faults: Iterable[FaultReport]) -> list[Event]:
+    """Return the events that took effect, in the order of their instants."""
+    found: dict[int, list[FaultReport]] = {}
+    for fault in faults:
+        if fault.effective_at_ns is not None:
+            found.setdefault(fault.planned_at_ns, []).append(fault)
+    return [tuple(found[at_ns]) for at_ns in sorted(found)]
+
+
+def recoveries_of(faults: Iterable[FaultReport], finished_ns: int) -> list[tuple[float, float]]:
+    """
+    Return at least and at most how long each event took until the last affected flow that kept a path was served.
+
+    The two differ only where a fault ended before that: it took as long as the fault lasted, and for all we know forever. Events
+    that left no affected flow a path are left out.
+    """
+    found = []
+    for event in events_of(faults):
+        last = [float(fault.all.last_ns) for fault in event if fault.all.last_ns is not None]
+        lasted = [
+            float((finished_ns if fault.ended_at_ns is None else fault.ended_at_ns) - fault.effective_at_ns)
+            for fault in event
+            if fault.not_recovered.flows and fault.effective_at_ns is not None
+        ]
+        if last or lasted:
+            found.append((max(last + lasted), math.inf if lasted else max(last)))
+    return found
+
+
+def figures_of(
+    timeline: Timeline, outages: Attribution, faults: Sequence[FaultReport], sets: Sequence[SetReport]
+) -> tuple[Figure, ...]:
+    """Return every figure that generalises beyond the run. Cost: O(events**2 + outages) for each demand set."""
+    return (
+        *recovery_figures(faults, timeline.header["expectations"], timeline.finished_ns),
+        *availability_figures(timeline, outages, faults, sets),
+    )
+
+
+def recovery_figures(
+    faults: Sequence[FaultReport], expectations: Mapping[str, int | bool | None], finished_ns: int
+) -> list[Figure]:
+    """Return percentiles of the recovery over events, and the shares of events that went well."""
+    recoveries = [at_most for _, at_most in recoveries_of(faults, finished_ns)]
+    found = [_percentile(recoveries, share) for share in PERCENTILES]
+    found.append(
+        share_figure(
+            "events recovered",
+            sum(not math.isinf(one) for one in recoveries),
+            len(recoveries),
+            "events after which every affected flow with a path was served in full before the fault ended, of those that left one a path",
+        )
+    )
+    bounds = {expectations.get(name) for name in ("recovery_max_ns", "recovery_p95_ns")} - {None}
+    found += [
+        share_figure(
+            f"events recovered within {bound / 1e6:g} ms",
+            sum(one <= bound for one in recoveries),
+            len(recoveries),
+            "of the same events, those whose last flow was served in full that soon",
+        )
+        for bound in sorted(bound for bound in bounds if bound is not None)
+    ]
+    returns = [
+        event for event in events_of(faults) if all(one.ended_at_ns is not None and one.is_physical for one in event)
+    ]
+    found.append(
+        share_figure(
+            "lossless returns",
+            sum(not any(one.return_.flows_lost for one in event) for event in returns),
+            len(returns),
+            "events of links and switches whose end cost no flow any service, of all such events that ended",
+        )
+    )
+    return found
+
+
+def availability_figures(
+    timeline: Timeline, outages: Attribution, faults: Sequence[FaultReport], sets: Sequence[SetReport]
+) -> list[Figure]:
+    """Return availability in its definitions for each demand set, with what resampling the events says of it."""
+    events = events_of(faults)
+    by_outage = _event_of_each(outages, events)
+    duration_ns = 0 if timeline.started_ns is None else timeline.finished_ns - timeline.started_ns
+    found: list[Figure] = []
+    for part in sets:
+        # The last place is for what no event caused.
+        lost_all = [0] * (len(events) + 1)
+        lost_with_path = [0] * (len(events) + 1)
+        down: list[tuple[int, int, int]] = []
+        for outage in timeline.outages:
+            demands = timeline.flow_weights[outage.flow].get(part.name, 0)
+            if not demands:
+                continue
+            place = by_outage.get(id(outage), len(events))
+            down.append((outage.start_ns, outage.end_ns, place))
+            for segment in outage.segments:
+                lost = (PPM - segment.served_ppm) * (segment.end_ns - segment.start_ns) * demands
+                lost_all[place] += lost
+                if segment.cause not in (CUT, CUT_BY_POLICY):
+                    lost_with_path[place] += lost
+        with_path_ns = part.total_demand_ns - part.pathless_demand_ns
+        found += [
+            _availability(
+                timeline,
+                "availability",
+                part,
+                part.availability_ppm,
+                lost_with_path,
+                with_path_ns * PPM,
+                "served demand-time over demand-time that had a permitted path",
+            ),
+            _availability(
+                timeline,
+                "availability of all",
+                part,
+                part.availability_of_all_ppm,
+                lost_all,
+                part.total_demand_ns * PPM,
+                "served demand-time over all demand-time, cut or not",
+            ),
+        ]
+        if part.job_availability_ppm is not None:
+            found.append(
+                _availability(
+                    timeline,
+                    "job availability",
+                    part,
+                    part.job_availability_ppm,
+                    _down_of_each(down, len(events)),
+                    duration_ns,
+                    "time in which all demands of the job were served in full, over all time",
+                )
+            )
+    return found
+
+
+def share_figure(name: str, successes: int, trials: int, definition: str) -> Figure:
+    """Return the share that *successes* of *trials* events are, with its exact interval."""
+    interval = proportion_interval(successes, trials)
+    return Figure(
+        name=name,
+        of="events",
+        unit="ppm",
+        value=successes * PPM // trials if trials else None,
+        events=trials,
+        count=successes,
+        interval=_ppm(interval) if isinstance(interval, Interval) else None,
+        refusal=_refusal(interval) if isinstance(interval, Refusal) else None,
+        definition=definition,
+    )
+
+
+def _percentile(recoveries: Sequence[float], share: float) -> Figure:
+    value = interval = refusal = None
+    found = percentile_interval(recoveries, share)
+    if isinstance(found, Estimate):
+        value, between = _ns(found.value), found.interval
+        interval = IntervalReport(
+            low=_ns(between.low), high=_ns(between.high), level_ppm=round(between.level * PPM), method=between.method
+        )
+    else:
+        refusal = _refusal(found)
+    return Figure(
+        name=f"recovery p{share * 100:g}",
+        of="events",
+        unit="ns",
+        value=value,
+        events=len(recoveries),
+        interval=interval,
+        refusal=refusal,
+        definition="over events, each with its last affected flow that kept a path; one that was not served when its fault ended counts as slower than all",
+    )
+
+
+def _ns(value: float) -> int | None:
+    return None if math.isinf(value) else int(value)
+
+
+def _availability(
+    timeline: Timeline,
+    name: str,
+    part: SetReport,
+    value_ppm: int,
+    lost: Sequence[int],
+    whole: int,
+    definition: str,
+) -> Figure:
+    interval = refusal = None
+    if not whole:
+        refusal = RefusalReport(reason="nothing was measured", events_needed=None)
+    else:
+        # Divided as integers: the sums are beyond what a float holds exactly, their quotients are not.
+        *shares, rest = (float(Fraction(one, whole)) for one in lost)
+        events = len(shares)
+        found = bootstrap_interval(
+            shares,
+            lambda resampled: 1 - rest - events * mean(resampled),
+            stream(timeline.header["seed"], f"statistics/{name}/{part.name}"),
+        )
+        if isinstance(found, Estimate):
+            interval = _ppm(found.interval)
+        else:
+            refusal = _refusal(found)
+    return Figure(
+        name=name,
+        of=part.name,
+        unit="ppm",
+        value=value_ppm if whole else None,
+        events=len(lost) - 1,
+        interval=interval,
+        refusal=refusal,
+        definition=definition + _RESAMPLED,
+    )
+
+
+def _ppm(interval: Interval) -> IntervalReport:
+    return IntervalReport(
+        low=max(0, math.floor(interval.low * PPM)),
+        high=min(PPM, math.ceil(interval.high * PPM)),
+        level_ppm=round(interval.level * PPM),
+        method=interval.method,
+    )
+
+
+def _refusal(refusal: Refusal) -> RefusalReport:
+    return RefusalReport(reason=refusal.reason, events_needed=refusal.events_needed)
+
+
+def _event_of_each(outages: Attribution, events: Sequence[Event]) -> dict[int, int]:
+    """Return the place of the event that each outage (by its identity) belongs to; one that several share is the first's."""
+    found: dict[int, int] = {}
+    for place, event in enumerate(events):
+        for fault in event:
+            own: list[Outage] = [
+                *outages.by_fault.get(fault.id, ()),
+                *outages.by_return.get(fault.id, ()),
+                *outages.bystanders.get(fault.id, ()),
+            ]
+            for outage in own:
+                found.setdefault(id(outage), place)
+    return found
+
+
+def _down_of_each(down: Iterable[tuple[int, int, int]], events: int) -> list[int]:
+    """Return how long each event, and last what no event caused, kept a job down: what several cover is the first's, so that the sum is the job's down time."""
+    found = [0] * (events + 1)
+    reached = 0
+    for start, end, event in sorted(down):
+        if end > reached:
+            found[event] += end - max(start, reached)
+            reached = end
+    return found
