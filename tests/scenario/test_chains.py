@@ -42,6 +42,13 @@ def test_a_far_end_flow_comes_back_by_the_node_before_the_break_that_has_a_choic
     assert found(SEEN, useless, READ, DONE)[0].rest_ns == 1
 
 
+def test_of_several_changes_the_last_before_the_flow_got_through_is_the_one_that_repaired_it() -> None:
+    early = (note(12, "fact_received", LEAF), note(13, "change_acknowledged", LEAF))
+    later = (note(25, "fact_received", LEAF), note(26, "change_acknowledged", LEAF))
+
+    assert found(SEEN, *early, READ, DONE, *later) == [Chain(0, LEAF, 10, 12, 15, 19, 20)]
+
+
 def test_a_node_that_sees_the_failure_itself_reads_no_fact() -> None:
     way = Trace((Hop(UP, frozenset({OTHER_UP})),), True)
     seen, done = note(12, "port_down_detected", LEAF), note(13, "change_acknowledged", LEAF)

@@ -2,8 +2,8 @@
 
     effective -> detected -> fact received at the node that repairs it -> its kernel acknowledged -> first datagram through
 
-Rule 1: a flow is repaired by the first node of its old way that had another choice and changed its groups for this failure:
-until then its datagrams go where they went before.
+Rule 1: a flow is repaired by a node of its old way that had another choice, with the last change it made for this failure before the
+flow got through: several links that fail together take several changes, and until the last one datagrams still go where they are lost.
 Rule 2: pure; what agents say is held against what the prober saw, and the difference is told, not smoothed.
 """
 
@@ -114,14 +114,17 @@ def chains(
                 able.add(hop.end.node)
             if hop.end in harmed:
                 break
-        changed = next((one for one in during if one.event == "change_acknowledged" and one.node in able), None)
-        if changed is None or outage[0].to_ns < changed.at_ns - interval_ns:
+        before = [one for one in during if one.at_ns <= outage[0].to_ns + interval_ns and one.node in able]
+        changed = next((one for one in reversed(before) if one.event == "change_acknowledged"), None)
+        if changed is None:
             continue
         told = next(
             (
                 one
-                for one in during
-                if one.node == changed.node and one.event in ("fact_received", "port_down_detected")
+                for one in reversed(before)
+                if one.at_ns <= changed.at_ns
+                and one.node == changed.node
+                and one.event in ("fact_received", "port_down_detected")
             ),
             None,
         )
