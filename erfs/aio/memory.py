@@ -155,6 +155,13 @@ class MemoryBroker(Generic[Payload]):
         self._subscriptions: FilterIndex[MemoryClient[Payload]] = FilterIndex()
         self._retained: dict[str, Payload] = {}
         self._retained_below: dict[str, dict[str, None]] = {}
+        self.is_old_news: Callable[[Payload], bool] = _is_never
+        """
+        Asked of what goes to more than `APART_MAX`: whether none of them would learn anything from it. Then it keeps its place in the
+        order and is retained if it asks for that, but nobody is given it: a refresh an hour long is no million deliveries.
+        """
+        self._spared_ns = 0
+        """When the last of those would have arrived."""
 
     @property
     def is_up(self) -> bool:
@@ -419,6 +426,9 @@ class MemoryBroker(Generic[Payload]):
         is_calm = not (conditions.loss_ppm or conditions.drop_ppm or conditions.duplicate_ppm)
         is_together = is_calm and len(clients) > APART_MAX
         common_ns = self.now_ns + self._hop_ns()
+        if is_together and not is_retained and self.is_old_news(payload):
+            self._spared_ns = max(self._spared_ns, common_ns)
+            return
         batches: dict[int, list[tuple[MemoryClient[Payload], int]]] = {}
         for client in clients:
             at_ns = common_ns
@@ -428,7 +438,7 @@ class MemoryBroker(Generic[Payload]):
             if not is_calm:
                 copy_count = self._copy_count()
             if not conditions.is_reordering:
-                at_ns = max(at_ns, client._last_down_ns)
+                at_ns = max(at_ns, client._last_down_ns, self._spared_ns)
                 client._last_down_ns = at_ns
             for _ in range(copy_count):
                 batches.setdefault(at_ns, []).append((client, session or client._broker_session))
@@ -497,6 +507,10 @@ class MemoryBroker(Generic[Payload]):
     def _at(self, at_ns: int, action: Callable[[], None]) -> None:
         self._event_count += 1
         heapq.heappush(self._events, (at_ns, self._event_count, action))
+
+
+def _is_never(payload: object) -> bool:
+    return False
 
 
 def _ignore_arrival(topic: str, payload: object, is_retained: bool) -> None:

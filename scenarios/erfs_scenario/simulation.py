@@ -215,6 +215,7 @@ class _Agent(_Member[AgentCommand]):
         )
         self._core = core
         lost = self._state.sessions_down if self._state is not None else ()
+        self._simulation.unaware.add(self.name)
         self._begin(core, core.start(self._queue.now_ns), core.last_will())
         self._simulation.liveness.agent_started(self.name, lost)
 
@@ -222,6 +223,7 @@ class _Agent(_Member[AgentCommand]):
         """Stop at once, without a word on the bus; its session process outlives it by the goodbye to its neighbours."""
         was_running = self.is_running
         super().die()
+        self._simulation.unaware.discard(self.name)
         if was_running:
             self._simulation.liveness.agent_stopped(self.name)
 
@@ -240,6 +242,11 @@ class _Agent(_Member[AgentCommand]):
     def hear(self, event: PortChanged | SessionUp | SessionDown | RoutesWritten) -> None:
         """Take what comes from the node itself, as soon as the agent is not frozen; a dead one hears nothing."""
         self._when_awake(partial(self._hear, event))
+
+    def _tell(self, event: _Event) -> None:
+        if isinstance(event, Delivered) and isinstance(event.message, Leader):
+            self._simulation.leader_heard(self.name, event.message)
+        super()._tell(event)
 
     def _hear(self, event: PortChanged | SessionUp | SessionDown | RoutesWritten) -> None:
         core = self._core
@@ -366,6 +373,7 @@ class _Controller(_Member[ControllerCommand]):
                         self.given[command.message.node] = command.message
                     if isinstance(command.message, Leader):
                         self._leader = command
+                        self._simulation.leader_speaks(command.message)
                     self._send(command)
                 case Subscribe() | Mark():
                     self._send(command)
@@ -386,6 +394,10 @@ class Simulation:
             ),
         )
         self.queue = EventQueue(self.broker)
+        self.broker.is_old_news = self._is_old_news
+        self.unaware: set[NodeId] = set()
+        """Agents that run and have not heard of the leader's epoch yet."""
+        self._leader_epoch = 0
         self.topics = Topics()
         self.plane = DataPlane(plan.fabric)
         self.agent_timers = AgentTimers(
@@ -456,6 +468,31 @@ class Simulation:
         if topic is None:
             topic = self._topic_of[command.address] = self.topics.topic(command.address)
         return topic
+
+    def leader_speaks(self, leader: Leader) -> None:
+        """Take notice of the epoch that the controller now speaks of."""
+        if leader.epoch != self._leader_epoch:
+            self._leader_epoch = leader.epoch
+            self.unaware = {name for name, agent in self._agents.items() if agent.is_running}
+
+    def leader_heard(self, agent: NodeId, leader: Leader) -> None:
+        """Take notice that *agent* knows of the epoch of *leader*."""
+        if leader.epoch == self._leader_epoch:
+            self.unaware.discard(agent)
+
+    def _is_old_news(self, sent: Publish) -> bool:
+        """
+        Return whether *sent* is the living leader's refresh while every agent knows of its epoch, which is all they take from it.
+
+        Another controller would learn from it that a leader lives, but here there is only one at a time.
+        """
+        message = sent.message
+        return (
+            isinstance(message, Leader)
+            and message.state == "alive"
+            and message.epoch == self._leader_epoch
+            and not self.unaware
+        )
 
     # --- time ------------------------------------------------------------------------------------------------------------
     def _boot_everything(self) -> None:

@@ -281,3 +281,20 @@ def test_a_message_for_all_costs_one_event_however_many_want_it() -> None:
     world.run()
     assert world.broker._event_count - before == 1
     assert sum(what == "leader=alive" for _, _, what in world.seen) == 500
+
+
+def test_old_news_for_all_reaches_nobody_and_still_keeps_its_place_and_is_retained() -> None:
+    world = World()
+    world.broker.is_old_news = lambda payload: payload == "alive again"
+    for index in range(300):
+        world.join(f"n{index}", "leader")
+    leader = world.join("controller")
+    world.run()
+    said_ns = world.broker.now_ns
+    say(leader, "leader", "alive again")
+    world.run()
+    world.join("late", "leader")
+    world.run()
+    assert [who for _, who, what in world.seen if what.startswith("leader=")] == ["late"]
+    assert world.of("late") == ["connected", "leader=alive again (retained)"]
+    assert world.broker._spared_ns == said_ns + 2 * MS
