@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from erfs.units import format_duration, format_ms
-from erfs_scenario.report import Chain, FaultReport, Probes, Report, Spread, Tally
+from erfs_scenario.report import Chain, FaultReport, Figure, IntervalReport, Probes, Report, Spread, Tally
+from erfs_scenario.statistics import percentile_events_min
 from erfs_scenario.verdict import format_share
 
 # More faults than this scroll the verdict's context away; report.json has them all.
@@ -130,6 +131,7 @@ def tables_of(report: Report) -> list[Any]:
             down,
         )
     parts.append(availability)
+    parts += _figures(report.figures)
     if report.probes is not None:
         parts.append(Text(probes_line(report.probes), style="dim"))
     if report.unserved_count:
@@ -139,6 +141,48 @@ def tables_of(report: Report) -> list[Any]:
     text = Text(f"{verdict.outcome.replace('_', ' ')}: ", style=_STYLES.get(verdict.outcome, "bold red"))
     text.append("; ".join(verdict.reasons), style="default not bold")
     parts.append(text)
+    return parts
+
+
+def figure_value(figure: Figure) -> str:
+    """Return the value of *figure*, with the count where it is a share of events; a dash where it was refused."""
+    if figure.value is None:
+        return "-" if figure.interval is None else "beyond the longest"
+    value = format_share(figure.value) if figure.unit == "ppm" else format_ms(figure.value)
+    return value if figure.count is None else f"{value} ({figure.count:,} of {figure.events:,})"
+
+
+def figure_interval(figure: Figure, interval: IntervalReport) -> str:
+    """Return the ends of the *interval* of *figure* and its level."""
+    ends = (
+        "beyond the longest" if end is None else format_share(end) if figure.unit == "ppm" else format_ms(end)
+        for end in (interval.low, interval.high)
+    )
+    return f"{interval.level_ppm / 10_000:g} %: " + " to ".join(ends)
+
+
+def _figures(figures: Sequence[Figure]) -> list[Any]:
+    """Return a table of the figures that have an interval, and a line on the events that others lack."""
+    parts: list[Any] = []
+    # Below that not even a median has an interval, and shares have one that says next to nothing.
+    shown = [
+        (one, one.interval) for one in figures if one.interval is not None and one.events >= percentile_events_min(0.5)
+    ]
+    if shown:
+        table = _plain_table("over events", ("", "events", "value", "interval"))
+        for one, interval in shown:
+            name = one.name if one.of == "events" else f"{one.name}, {one.of}"
+            table.add_row(name, f"{one.events:,}", figure_value(one), figure_interval(one, interval))
+        parts.append(table)
+    # One name for each number of events: the shares of availability all take as many.
+    lacking: dict[int, str] = {}
+    for one in figures:
+        if one.refusal is not None and one.refusal.events_needed is not None:
+            lacking.setdefault(one.refusal.events_needed, one.name)
+    if lacking:
+        count = max(one.events for one in figures)
+        needs = ", ".join(f"{name} ({needed:,})" for needed, name in sorted(lacking.items()))
+        parts.append(Text(f"{count:,} event{'s' if count != 1 else ''}: too few for {needs}", style="dim"))
     return parts
 
 

@@ -1,9 +1,13 @@
 """Figures that say something beyond the run, on journals short enough to add up by hand and on many events."""
 
+import io
+
 import pytest
+from rich.console import Console
 
 from erfs_scenario.figures import events_of
 from erfs_scenario.report import Figure, IntervalReport, RefusalReport, Report
+from erfs_scenario.tables import tables_of
 from tests.scenario.test_judging import A, B, Record, affected, begins, ends, fault, flow, run
 
 C = "@c"
@@ -154,3 +158,25 @@ def test_nothing_measured_is_said_so() -> None:
         reason="nothing was measured", events_needed=None
     )
     assert figure(report, "availability", "none").value is None
+
+
+def shown(report: Report) -> str:
+    console = Console(width=160, file=io.StringIO(), color_system=None)
+    for part in tables_of(report):
+        console.print(part)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_terminal_says_for_what_the_events_are_too_few() -> None:
+    line = "1 event: too few for recovery p50 (6), recovery p95 (59), availability (200), recovery p99 (299)"
+    assert line in shown(many([5]))
+    assert "over events" not in shown(many([5]))
+
+
+def test_the_terminal_shows_each_figure_with_its_interval() -> None:
+    text = shown(many([5] * 59 + [31]))
+
+    rows = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in text.splitlines()]
+    assert ["recovery p95", "60", "0.00 ms", "95 %: 0.00 ms to beyond the longest"] in rows
+    assert ["events recovered", "60", "98.3333 % (59 of 60)", "95 %: 91.0600 % to 99.9579 %"] in rows
