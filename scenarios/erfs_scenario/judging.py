@@ -10,6 +10,14 @@ from typing import Any, Final
 
 from erfs.errors import ConfigError, Problem
 from erfs.journal import read
+from erfs_scenario.exhibits import (
+    drawings_of,
+    limits_of,
+    outage_lengths,
+    replay_command,
+    service_of,
+    worst_flows,
+)
 from erfs_scenario.figures import figures_of
 from erfs_scenario.report import (
     DEFINITIONS,
@@ -78,6 +86,7 @@ def judge_records(records: Iterable[dict[str, Any]], source: str = "journal") ->
         is_protecting=header["is_protecting"],
         # Journals of before there was a choice do not say.
         is_bus_in_band=header.get("is_bus_in_band", False),
+        replay=replay_command(timeline),
         fabric=FabricSummary(**header["fabric"]),
         measured_from_ns=timeline.started_ns,
         measured_until_ns=timeline.finished_ns,
@@ -85,6 +94,10 @@ def judge_records(records: Iterable[dict[str, Any]], source: str = "journal") ->
         steady_state=steady,
         probes=_probes(timeline),
         faults=faults,
+        service=service_of(timeline),
+        outage_lengths=outage_lengths(outages),
+        worst_flows=worst_flows(timeline, outages),
+        drawings=drawings_of(timeline),
         demand_sets=sets,
         figures=figures_of(timeline, outages, faults, sets),
         loops=loops,
@@ -93,6 +106,7 @@ def judge_records(records: Iterable[dict[str, Any]], source: str = "journal") ->
         expectations=header["expectations"],
         timers=header["timers"],
         timing=header["timing"],
+        limits=limits_of(timeline),
         definitions=DEFINITIONS,
     )
 

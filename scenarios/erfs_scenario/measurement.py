@@ -10,15 +10,22 @@ Rule 2: every instant is the caller's; a share holds from one `settle` to the ne
 
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from typing import Final
 
 from erfs.errors import Bug
 from erfs.faults import Fault, FaultKind
 from erfs.ids import EVERYTHING, DestinationId, NodeId, class_of, is_endpoint
 from erfs_scenario.dataplane import DataPlane, Share
+from erfs_scenario.pathways import path_beside, path_over
 from erfs_scenario.permitted import Permission
 from erfs_scenario.plan import Plan
 from erfs_scenario.timeline import SERVED
 from erfs_scenario.walker import PPM, Walk, ppm
+
+# A fault of a spine is crossed by thousands of flows: the paths of so many are kept until it ends.
+PATHS_KEPT_MAX: Final = 128
+# A report shows the paths of the worst ten flows: no later fault need tell of those that are not among them.
+PATHS_TOLD_MAX: Final = 10
 
 Record = Callable[[int, str, dict[str, object]], None]
 """(at_ns, event, fields): writes one journal line."""
@@ -70,7 +77,7 @@ class _Target:
 class _Flow:
     """What one source unit sends to one target unit; *weights* by demand set."""
 
-    __slots__ = ("cause", "index", "served_ppm", "source", "target", "weights")
+    __slots__ = ("cause", "index", "restored_at_ns", "served_ppm", "source", "target", "weights")
 
     def __init__(self, index: int, source: _Source, target: _Target) -> None:
         self.index = index
@@ -79,6 +86,8 @@ class _Flow:
         self.weights: dict[str, int] = {}
         self.served_ppm = PPM
         self.cause = SERVED
+        self.restored_at_ns = -1
+        """When it was last served in full again."""
 
 
 class Meter:
@@ -104,6 +113,8 @@ class Meter:
         self._loops: dict[str, tuple[tuple[NodeId, ...], ...]] = {}
         self._capacity_before: dict[str, dict[int, int]] = {}
         self._affected: dict[str, list[_Flow]] = {}
+        self._paths_before: dict[str, tuple[int, list[tuple[_Flow, Walk, tuple[int, ...]]]]] = {}
+        self._longest_told: list[int] = []
         self._make_units()
         self._make_flows()
 
@@ -204,6 +215,7 @@ class Meter:
         links = self._target_links(fault)
         affected = []
         rows: list[list[object]] = []
+        paths: list[tuple[_Flow, Walk, tuple[int, ...]]] = []
         if links and self._is_started:
             for target in self._targets.values():
                 crossing = _Crossing(self._plane, target, links)
@@ -214,6 +226,9 @@ class Meter:
                         rows.append(
                             [flow.source.id, target.id, dict(flow.weights), ppm(share), "far" if is_far else "near"]
                         )
+                        if len(paths) < PATHS_KEPT_MAX:
+                            paths.append((flow, *crossing.path_of(flow.source)))
+        self._paths_before[fault.id] = now_ns, paths
         self._affected[fault.id] = affected
         self._capacity_before[fault.id] = self._capacities(affected)
         self._record(now_ns, "flows_affected", {"fault": fault.id, "flows": rows})
@@ -230,6 +245,7 @@ class Meter:
             if before[flow.index]
         ]
         self._record(now_ns, "capacity_measured", {"fault": fault.id, "flows": rows})
+        self._note_paths(fault, now_ns)
 
     def finish(self, now_ns: int) -> None:
         """Settle for the last time and record what is still open."""
@@ -338,6 +354,7 @@ class Meter:
             return
         flow.served_ppm, flow.cause = served, cause
         if cause == SERVED:
+            flow.restored_at_ns = now_ns
             self._lost.pop(flow.index, None)
         else:
             self._lost[flow.index] = flow
@@ -372,6 +389,40 @@ class Meter:
         target = next(iter(flow.target.destinations.values()))
         return self._permission.cause(self._plane.nodes[flow.source.representative], self._plane.nodes[target])
 
+    def _note_paths(self, fault: Fault, now_ns: int) -> None:
+        """Record the way before and now of the flows that *fault* harmed longest, if they are among the worst so far."""
+        began_ns, kept = self._paths_before.pop(fault.id, (now_ns, []))
+
+        def harmed_ns(flow: _Flow) -> int:
+            return (flow.restored_at_ns if flow.cause == SERVED else now_ns) - began_ns
+
+        harmed = sorted(
+            (item for item in kept if harmed_ns(item[0]) > 0), key=lambda item: (-harmed_ns(item[0]), item[0].index)
+        )
+        rows: list[list[object]] = []
+        broken = sorted(
+            {tuple(end.node for end in self._plan.fabric.links[link].ends) for link in self._plan.links_hit(fault)}
+        )
+        seen = {node for pair in broken for node in pair}
+        for flow, walk, before in harmed[:PATHS_TOLD_MAX]:
+            length_ns = harmed_ns(flow)
+            if len(self._longest_told) == PATHS_TOLD_MAX and length_ns <= self._longest_told[-1]:
+                break
+            self._longest_told = sorted([*self._longest_told, length_ns], reverse=True)[:PATHS_TOLD_MAX]
+            after = path_beside(self._plane, walk, before) if flow.cause == SERVED else ()
+            paths = [[self._plane.nodes[node] for node in path] for path in (before, after)]
+            seen.update(node for path in paths for node in path)
+            rows.append([flow.source.id, flow.target.id, *paths])
+        if rows:
+            nodes = {node: [self._plan.fabric.nodes[node].label, self._plan.fabric.nodes[node].tier] for node in seen}
+            fields: dict[str, object] = {
+                "fault": fault.id,
+                "flows": rows,
+                "broken": list(map(list, broken)),
+                "nodes": nodes,
+            }
+            self._record(now_ns, "paths_taken", fields)
+
     def _target_links(self, fault: Fault) -> frozenset[int]:
         # Both lanes of a link that works one way only: who is deaf stops sending, too.
         return frozenset(self._plane.link_index[link] for link in self._plan.links_hit(fault))
@@ -403,6 +454,14 @@ class _Crossing:
             return shares[0]
         counts = [len(walk.members) for walk in self._target.walks]
         return _mean([share for share, _ in shares], counts), any(is_far for _, is_far in shares)
+
+    def path_of(self, source: _Source) -> tuple[Walk, tuple[int, ...]]:
+        """Return one path of *source* over the links, and the walk it is of."""
+        walks = self._target.walks
+        number = next(number for number in range(len(walks)) if self._at(number, source.representative)[0])
+        walk = walks[number]
+        path = path_over(self._plane, walk, source.representative, self._links, lambda node: self._at(number, node)[0])
+        return walk, path
 
     def _at(self, number: int, node: int) -> tuple[Share, bool]:
         known = self._known.get((number, node))

@@ -257,6 +257,69 @@ class Probes(_Value):
     """By fault, the affected flows that saw several gaps, or whose gap by loss and by time between arrivals differ."""
 
 
+class Bucket(_Value):
+    """Outages of one order of length: from the first bound on, up to and without the second; None: however long."""
+
+    from_ns: int
+    until_ns: int | None
+    with_path: int
+    """Outages in which a permitted path existed for some of the time."""
+    pathless: int
+    """Outages without any."""
+
+
+class OutageLengths(_Value):
+    """How long the outages of flows lasted, each outage of each flow counted once; steady state apart."""
+
+    outages: int
+    still_open: int
+    """Of them, not over when the run ended: counted by what they had lasted."""
+    longest_ns: int | None
+    buckets: tuple[Bucket, ...]
+
+
+class WorstFlow(_Value):
+    """One of the ten flows that a fault or its end cost most: the longest without full service while a path existed first, the cut ones last."""
+
+    source: str
+    destination: str
+    demands: int
+    fault: str
+    at_ns: int
+    """When the outage began."""
+    lasted_ns: int
+    pathless_ns: int
+    """Of it, without a permitted path."""
+    is_open: bool
+    """It lasted until the run ended."""
+    served_min_ppm: int
+    path_before: tuple[str, ...] = ()
+    """One way that crossed what broke, in names for people; empty where the journal has none."""
+    path_after: tuple[str, ...] = ()
+    """The way taken right before the fault ended; empty where none was left."""
+
+
+class DrawnNode(_Value):
+    """A node of a drawing."""
+
+    id: str
+    label: str
+    tier: int | None
+
+
+class Drawing(_Value):
+    """What a fault broke and how the flows that it harmed longest went before and after, as a small graph."""
+
+    fault: str
+    nodes: tuple[DrawnNode, ...]
+    """Highest tier first."""
+    broken: tuple[tuple[str, str], ...]
+    before: tuple[tuple[str, str], ...]
+    after: tuple[tuple[str, str], ...]
+    left_out: int
+    """Nodes of them that are not drawn, for want of room."""
+
+
 class FabricSummary(_Value):
     """Which fabric."""
 
@@ -281,6 +344,8 @@ class Report(_Value):
     is_protecting: bool
     is_bus_in_band: bool
     """Whether the bus ran over the fabric's own links."""
+    replay: str
+    """The command that runs the same faults again."""
     fabric: FabricSummary
     measured_from_ns: int | None
     measured_until_ns: int
@@ -289,6 +354,11 @@ class Report(_Value):
     probes: Probes | None = None
     """Of the kernel backend."""
     faults: tuple[FaultReport, ...]
+    service: tuple[tuple[int, int], ...]
+    """(instant, served share of all demands in millionths), as steps; of a long run the lowest share in each stretch of time."""
+    outage_lengths: OutageLengths
+    worst_flows: tuple[WorstFlow, ...]
+    drawings: tuple[Drawing, ...]
     demand_sets: tuple[SetReport, ...]
     figures: tuple[Figure, ...]
     """Shares and percentiles, each with its interval or the reason why there is none."""
@@ -300,4 +370,6 @@ class Report(_Value):
     expectations: dict[str, int | bool | None]
     timers: dict[str, int]
     timing: dict[str, int]
+    limits: tuple[str, ...]
+    """What this measurement cannot tell."""
     definitions: dict[str, str]

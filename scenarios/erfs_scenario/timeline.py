@@ -65,6 +65,12 @@ class FaultTimes:
     """Demands, share that crossed in millionths, and whether another node had to act (far end)."""
     capacity: dict[FlowId, int] = field(default_factory=dict)
     """Capacity retained in millionths, where a trunk is needed at all."""
+    paths: dict[FlowId, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
+    """Of the flows it harmed longest, a way before it and the one taken right before it ended; empty where there was none."""
+    broken: tuple[tuple[str, str], ...] = ()
+    """The two nodes of each link that broke, where ways are known."""
+    nodes: dict[str, tuple[str, int | None]] = field(default_factory=dict)
+    """Name for people and tier of each node on these ways and at the ends of what broke."""
     remarks: tuple[str, ...] = ()
     """What the backend found wrong with it."""
 
@@ -113,6 +119,7 @@ _OWN_EVENTS = frozenset(
         "flow_changed",
         "flows_affected",
         "capacity_measured",
+        "paths_taken",
         "loops_changed",
     }
 )
@@ -163,6 +170,12 @@ def read_timeline(records: Iterable[dict[str, Any]]) -> Timeline:
                     flow_weights.setdefault((source, target), by_set)
             case "capacity_measured" if fault is not None:
                 fault.capacity = {(source, target): share_ppm for source, target, share_ppm in record["flows"]}
+            case "paths_taken" if fault is not None:
+                fault.paths = {
+                    (source, target): (tuple(before), tuple(after)) for source, target, before, after in record["flows"]
+                }
+                fault.broken = tuple((one, other) for one, other in record["broken"])
+                fault.nodes = {node: (label, tier) for node, (label, tier) in record["nodes"].items()}
             case "loops_changed":
                 loops.append(record)
             case "fault_injected" if fault is not None:
