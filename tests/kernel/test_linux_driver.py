@@ -697,6 +697,20 @@ async def test_a_backup_that_acts_is_nobody_elses_doing() -> None:
         assert [entry for entry in logs if "by_others" in entry["event"]] == []
 
 
+def test_a_backup_that_the_kernel_refuses_is_told_once_and_costs_no_route(here: Bench) -> None:
+    here.here(f"ip route add 10.1.0.0/24 dev e2 proto 11 metric {METRIC + 1}")
+    with structlog.testing.capture_logs() as logs:
+        assert here.driver.write(WriteRoutes(1, {A: (E1,)}, (), BACKUPS)) == RoutesWritten(1, is_ok=True)
+        assert here.driver.write(WriteRoutes(2, {B: (E1,)}, ())) == RoutesWritten(2, is_ok=True)
+
+    assert (here.served("10.1.0.0/24"), here.served("10.2.0.0/24")) == (("e1",), ("e1",))
+    assert len([line for line in shown(here) if line.startswith("fd01::/64 ")]) == 1
+    assert [entry["reason"] for entry in logs if entry["event"] == "kernel_backup_refused"] == [
+        "backup of 10.1.0.0/24 in table 254: File exists"
+    ]
+    assert "dev e2" in here.here("ip route show 10.1.0.0/24 proto 11")
+
+
 def test_a_dry_run_writes_no_backup(here: Bench) -> None:
     here.restart(is_dry_run=True)
     with structlog.testing.capture_logs() as logs:
