@@ -23,6 +23,7 @@ SUBCOMMANDS: Final = {
     "plan": "show the concrete faults a scenario would inject",
     "check": "check scenario files, all errors at once",
     "report": "judge a run again from its journal, and write its reports anew",
+    "compare": "compare two runs of the same faults, event by event",
     "broker": "run the embedded MQTT broker",
     "lab": "run a fabric as network namespaces, with real agents",
     "confirm": "let the controller push a generation it refused",

@@ -18,7 +18,7 @@ WORST_MAX: Final = 10
 SERVICE_POINTS_MAX: Final = 800
 # Twelve pictures are a long page; the flows' ways are in the table of the worst, too.
 DRAWINGS_MAX: Final = 12
-NODES_DRAWN_MAX: Final = 60
+ROW_DRAWN_MAX: Final = 16
 
 _BOUNDS: Final = tuple(
     factor * unit for unit in (100 * US, MS, 10 * MS, 100 * MS, SECOND, 10 * SECOND) for factor in (1, 2, 5)
@@ -70,7 +70,7 @@ def outage_lengths(outages: Attribution) -> OutageLengths:
     found = [outage for _, outage in _caused(outages)]
     for outage in found:
         length_ns = outage.end_ns - outage.start_ns
-        counts = pathless if _pathless_ns(outage) == length_ns else with_path
+        counts = pathless if _pathless_ns(outage) else with_path
         counts[bisect_right(_BOUNDS, length_ns)] += 1
     bounds = (0, *_BOUNDS)
     used = [index for index in range(len(bounds)) if with_path[index] or pathless[index]]
@@ -92,17 +92,24 @@ def outage_lengths(outages: Attribution) -> OutageLengths:
 
 def worst_flows(timeline: Timeline, outages: Attribution) -> tuple[WorstFlow, ...]:
     """Return the ten flows that lost most, each by its longest outage. Cost: O(outages log outages)."""
-    worst: dict[tuple[str, str], tuple[int, int, str, Outage]] = {}
-    for fault, outage in _caused(outages):
-        length_ns = outage.end_ns - outage.start_ns
-        item = (length_ns - _pathless_ns(outage), length_ns, fault, outage)
-        known = worst.get(outage.flow)
-        if known is None or item[:2] > known[:2]:
-            worst[outage.flow] = item
-    ordered = sorted(worst.items(), key=lambda item: (-item[1][0], -item[1][1], item[0]))
     faults = {fault.id: fault for fault in timeline.faults}
+
+    def rank(fault: str, outage: Outage) -> tuple[int, int, bool]:
+        """Order by: never cut, then by length; those cut by how long they were, as their waiting after the return is planned."""
+        pathless_ns = _pathless_ns(outage)
+        length_ns = pathless_ns or outage.end_ns - outage.start_ns
+        # Many are cut exactly alike: those that show their way tell more.
+        return bool(pathless_ns), -length_ns, outage.flow not in faults[fault].paths
+
+    worst: dict[tuple[str, str], tuple[tuple[int, int, bool], str, Outage]] = {}
+    for fault, outage in _caused(outages):
+        item = (rank(fault, outage), fault, outage)
+        known = worst.get(outage.flow)
+        if known is None or item[0] < known[0]:
+            worst[outage.flow] = item
+    ordered = sorted(worst.items(), key=lambda item: (item[1][0], item[0]))
     found = []
-    for (source, destination), (_, length_ns, fault_id, outage) in ordered[:WORST_MAX]:
+    for (source, destination), (_, fault_id, outage) in ordered[:WORST_MAX]:
         times = faults[fault_id]
         before, after = times.paths.get((source, destination), ((), ()))
         found.append(
@@ -112,7 +119,7 @@ def worst_flows(timeline: Timeline, outages: Attribution) -> tuple[WorstFlow, ..
                 demands=timeline.demands_of(outage.flow),
                 fault=fault_id,
                 at_ns=outage.start_ns,
-                lasted_ns=length_ns,
+                lasted_ns=outage.end_ns - outage.start_ns,
                 pathless_ns=_pathless_ns(outage),
                 is_open=outage.is_open,
                 served_min_ppm=min(part.served_ppm for part in outage.segments),
@@ -134,7 +141,13 @@ def drawings_of(timeline: Timeline) -> tuple[Drawing, ...]:
         # Those on the flows' ways first: a node without power has more links than a drawing has room for.
         on_ways = {node for pair in before | after for node in pair}
         order = sorted(fault.nodes, key=lambda node: (node not in on_ways, node not in fault.plan["nodes"], node))
-        drawn = set(order[:NODES_DRAWN_MAX])
+        drawn: set[str] = set()
+        in_row: dict[int, int] = {}
+        for node in order:
+            tier = fault.nodes[node][1] or 0
+            in_row[tier] = in_row.get(tier, 0) + 1
+            if in_row[tier] <= ROW_DRAWN_MAX:
+                drawn.add(node)
         nodes = sorted(drawn, key=lambda node: (-(fault.nodes[node][1] or 0), node))
 
         def kept(pairs: Iterable[tuple[str, str]], drawn: set[str] = drawn) -> tuple[tuple[str, str], ...]:

@@ -12,8 +12,8 @@ import jinja2
 
 from erfs.units import SECOND, format_duration
 from erfs_scenario.pictures import bucket_name, graph_of, lengths_of, picture_of, stages_of, timeline_of
-from erfs_scenario.report import Figure, Report
-from erfs_scenario.tables import milliseconds, probes_line, three
+from erfs_scenario.report import Report
+from erfs_scenario.tables import figure_interval, figure_value, milliseconds, probes_line, three
 from erfs_scenario.verdict import format_share
 
 _FOLDER: Final = Path(__file__).parent / "templates"
@@ -27,22 +27,6 @@ STEPS_SHOWN_MAX: Final = 60
 def instant(at_ns: int | None) -> str:
     """Return an instant of the run in seconds, to the microsecond; a dash where there is none."""
     return "-" if at_ns is None else f"{at_ns // SECOND}.{at_ns % SECOND // 1000:06} s"
-
-
-def amount(figure: Figure, value: int | None) -> str:
-    """Return *value* in the unit of *figure*; a dash where there is none."""
-    if value is None:
-        return "-"
-    return milliseconds(value) if figure.unit == "ns" else format_share(value)
-
-
-def between(figure: Figure) -> str:
-    """Return the interval of *figure*, or that there is none."""
-    interval = figure.interval
-    if interval is None:
-        return "none"
-    low = "anything" if interval.low is None else amount(figure, interval.low)
-    return f"{low} to {'beyond what was measured' if interval.high is None else amount(figure, interval.high)}"
 
 
 def html_of(report: Report) -> str:
@@ -62,7 +46,8 @@ def html_of(report: Report) -> str:
         "duration": lambda value: "-" if value is None else format_duration(value),
         "thousands": lambda value: f"{value:,}",
         "bucket": lambda bucket: bucket_name(bucket.from_ns, bucket.until_ns),
-        "between": between,
+        "value": figure_value,
+        "interval": figure_interval,
     }
     costly = sorted(report.faults, key=lambda fault: (-fault.lost_demand_ns, fault.planned_at_ns, fault.id))
     shown = {fault.id for fault in costly[:FAULTS_SHOWN_MAX]}
@@ -70,7 +55,6 @@ def html_of(report: Report) -> str:
     return environment.get_template("report.html.j2").render(
         report=report,
         faults=faults,
-        amount=amount,
         steps=report.service[:STEPS_SHOWN_MAX],
         timeline=timeline_of(report),
         pictures={fault.id: picture_of(fault) for fault in faults},
