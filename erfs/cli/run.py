@@ -145,6 +145,10 @@ def _execute(plan: "Plan", backend: str, folder: Path, broker: str | None, ip_ve
                 from erfs_scenario.simulation import simulate
 
                 simulate(plan, record=record, on_progress=on_progress)
+                if plan.baselines:
+                    from erfs_scenario.baselines import run_baselines
+
+                    run_baselines(plan, record)
             elif backend == "kernel":
                 from erfs.cli.lab import lab_registry, teller
                 from erfs_scenario.kernel.run import run_kernel

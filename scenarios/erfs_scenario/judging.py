@@ -21,6 +21,7 @@ from erfs_scenario.exhibits import (
 from erfs_scenario.figures import figures_of
 from erfs_scenario.report import (
     DEFINITIONS,
+    Baseline,
     Chain,
     FabricSummary,
     FaultReport,
@@ -75,7 +76,7 @@ def judge_records(records: Iterable[dict[str, Any]], source: str = "journal") ->
     faults = tuple(_fault_report(timeline, outages, fault) for fault in timeline.faults)
     header = timeline.header
     steady = _steady_state(timeline, outages)
-    sets = tuple(_set_report(timeline, part) for part in header["demands"])
+    sets = tuple(set_report(timeline, part) for part in header["demands"])
     loops = tuple(sorted({tuple(loop) for record in timeline.loops for loop in record["loops"]}))
     listed = _unserved(timeline, outages)
     return Report(
@@ -99,6 +100,7 @@ def judge_records(records: Iterable[dict[str, Any]], source: str = "journal") ->
         worst_flows=worst_flows(timeline, outages),
         drawings=drawings_of(timeline),
         demand_sets=sets,
+        baselines=_baselines(timeline, outages),
         figures=figures_of(timeline, outages, faults, sets),
         loops=loops,
         unserved=tuple(listed[:LISTED_MAX]),
@@ -363,7 +365,50 @@ def _curve(timeline: Timeline, fault: FaultTimes) -> tuple[tuple[int, int], ...]
     return tuple(curve)
 
 
-def _set_report(timeline: Timeline, part: dict[str, Any]) -> SetReport:
+def lost_with_path_ns(timeline: Timeline, outages: Attribution, fault: FaultTimes) -> int:
+    """Return the demand-time that *fault* and its return cost while there was a permitted path, bystanders included."""
+    lost = sum(
+        (PPM - part.served_ppm) * (part.end_ns - part.start_ns) * timeline.demands_of(outage.flow)
+        for found in (outages.by_fault, outages.by_return, outages.bystanders)
+        for outage in found.get(fault.id, [])
+        for part in outage.segments
+        if part.cause == NOT_RECOVERED
+    )
+    return lost // PPM
+
+
+def _baselines(timeline: Timeline, outages: Attribution) -> tuple[Baseline, ...]:
+    measured = [record for record in timeline.marks if record["event"] == "baseline_measured"]
+    if not measured:
+        return ()
+    kinds = {fault.id: str(fault.plan["kind"]) for fault in timeline.faults}
+    own = {fault.id: lost_with_path_ns(timeline, outages, fault) for fault in timeline.faults}
+    return tuple(_baseline(record, own, kinds) for record in measured)
+
+
+def _baseline(record: dict[str, Any], own: dict[str, int], kinds: dict[str, str]) -> Baseline:
+    lost = {str(fault): int(lost_ns) for fault, lost_ns in record["lost_demand_ns"].items()}
+    # What hits only what controls the fabric is nothing to the behaviour, and has no pair.
+    paired = sorted(lost)
+    by_kind: dict[str, int] = {}
+    for fault in paired:
+        by_kind[kinds[fault]] = by_kind.get(kinds[fault], 0) + lost[fault]
+    return Baseline(
+        name=record["name"],
+        is_validated=record["is_validated"],
+        source=record["source"],
+        demand_sets=tuple(SetReport(**part) for part in record["demand_sets"]),
+        lost_demand_ns=lost,
+        lost_demand_ns_by_kind=dict(sorted(by_kind.items())),
+        erfs_lost_demand_ns={fault: own[fault] for fault in paired},
+        faults_paired=len(paired),
+        erfs_lost_less=sum(own[fault] < lost[fault] for fault in paired),
+        erfs_lost_more=sum(own[fault] > lost[fault] for fault in paired),
+    )
+
+
+def set_report(timeline: Timeline, part: dict[str, Any]) -> SetReport:
+    """Return what became of the demand set that *part* of the header names."""
     name, count = part["name"], timeline.weights.get(part["name"], part["count"])
     duration_ns = 0 if timeline.started_ns is None else timeline.finished_ns - timeline.started_ns
     total = count * duration_ns

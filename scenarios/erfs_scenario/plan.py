@@ -144,6 +144,8 @@ class Plan:
     """Whether the bus runs over the fabric's links; only the kernel backend can."""
     expectations: Expectations = field(default_factory=Expectations)
     description: str = ""
+    baselines: tuple[str, ...] = ()
+    """Behaviours that the same faults are replayed against; only in simulation."""
 
     def header(self, backend: str) -> dict[str, Any]:
         """Return the fields of the journal's ``run_started``: all the judge needs, and nothing of this machine."""
@@ -300,6 +302,7 @@ def compile_plan(
         is_protecting=scenario.protection if is_protecting is None else is_protecting,
         is_bus_in_band=scenario.fabric.kernel is not None and scenario.fabric.kernel.bus == "in_band",
         expectations=_expectations(scenario.expect),
+        baselines=scenario.baselines,
     )
 
 

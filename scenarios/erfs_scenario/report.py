@@ -192,6 +192,26 @@ class Figure(_Value):
     definition: str
 
 
+class Baseline(_Value):
+    """What the same faults would have cost with another system, a model of delays over the same fabric, flows and meter."""
+
+    name: str
+    is_validated: bool
+    """Whether its delays are our own measurements on real packets."""
+    source: str
+    """Where they are from."""
+    demand_sets: tuple[SetReport, ...]
+    lost_demand_ns: dict[str, int]
+    """By fault that is an event to it: demand-time not served while there was a path, return and bystanders included."""
+    lost_demand_ns_by_kind: dict[str, int]
+    erfs_lost_demand_ns: dict[str, int]
+    """The same of this run, of the same faults."""
+    faults_paired: int
+    erfs_lost_less: int
+    """Faults that cost less in this run."""
+    erfs_lost_more: int
+
+
 class Unserved(_Value):
     """A flow without full service for want of a path."""
 
@@ -360,6 +380,8 @@ class Report(_Value):
     worst_flows: tuple[WorstFlow, ...]
     drawings: tuple[Drawing, ...]
     demand_sets: tuple[SetReport, ...]
+    baselines: tuple[Baseline, ...] = ()
+    """Other systems on the same faults, where the scenario asks for them."""
     figures: tuple[Figure, ...]
     """Shares and percentiles, each with its interval or the reason why there is none."""
     loops: tuple[tuple[str, ...], ...]

@@ -362,6 +362,10 @@ TimingName = Literal["default", "lab-k4"]
 """Sets of delays with a source of their own; `erfs_scenario.plan.TIMINGS` has them."""
 
 
+BaselineName = Literal["static", "ospf", "bgp", "frr-tuned", "opensm"]
+"""Systems whose delays `erfs_scenario.behaviours` has."""
+
+
 class TimingPart(_Part):
     """How long things take in simulation; `erfs_scenario.plan.Timing` says where each default comes from."""
 
@@ -423,6 +427,8 @@ class Scenario(_Part):
     """From the end of settle to the end of the run; by default 5 s after the last fault ended."""
     timing: TimingPart = TimingPart()
     timers: TimersPart = TimersPart()
+    baselines: Annotated[tuple[BaselineName, ...], Field(strict=False)] = ()
+    """Other systems that the same faults are replayed against, in simulation."""
     protection: bool = True
     """Whether programs are armed; `--no-protection` switches it off."""
 
