@@ -5,19 +5,18 @@ Rule 2: the work falls into the same pieces whoever does it, so the output is th
 """
 
 import json
-import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from erfs.errors import ErfsError
+from erfs.cli.workers import here, in_processes, on_dask, progress, usable_cores
 
 if TYPE_CHECKING:
     from erfs.cli.sweep_report import Pairs
@@ -27,12 +26,10 @@ if TYPE_CHECKING:
 
     Work = tuple[Ground, Failures]
     Piece = tuple[int, int]
-    Workers = Callable[[Work, list[Piece]], Iterator[Impact]]
+    Answerer = Callable[[Work, list[Piece]], Iterator[Impact]]
 
 # A worker needs most of a second to start; less work than this is done here.
 WORTH_A_WORKER_S: Final = 2.0
-CONNECT_S: Final = 10
-EXTRA: Final = "dask"
 
 
 def _kinds(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
@@ -144,7 +141,7 @@ def _check_writable(html: Path | None) -> None:
         raise click.UsageError(f'"{html}" cannot be written: {(error.strerror or str(error)).lower()}') from None
 
 
-def _pairs(sweep: "Sweep", outcomes: "list[Outcome]", sample: int | None, seed: int, workers: "Workers") -> "Pairs":
+def _pairs(sweep: "Sweep", outcomes: "list[Outcome]", sample: int | None, seed: int, workers: "Answerer") -> "Pairs":
     import numpy as np
 
     from erfs.cli.sweep_report import Pair, Pairs
@@ -179,12 +176,12 @@ def _pairs(sweep: "Sweep", outcomes: "list[Outcome]", sample: int | None, seed: 
 # --- who works ---------------------------------------------------------------------------------------------------------
 
 
-def _answered(sweep: "Sweep", failures: "Failures", workers: "Workers", what: str) -> "Impact":
+def _answered(sweep: "Sweep", failures: "Failures", workers: "Answerer", what: str) -> "Impact":
     """Return the whole answer, with a bar on a terminal."""
     from erfs.paths.what_if import merged, pieces
 
     todo = pieces(sweep.ground)
-    with _progress(what, len(todo)) as advance:
+    with progress(what, len(todo)) as advance:
         parts = []
         for part in workers((sweep.ground, failures), todo):
             parts.append(part)
@@ -193,141 +190,32 @@ def _answered(sweep: "Sweep", failures: "Failures", workers: "Workers", what: st
 
 
 @contextmanager
-def _progress(what: str, total: int) -> Iterator[Callable[[], None]]:
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda: bar.advance(task)
-
-
-@contextmanager
-def _workers(jobs: int | None, scheduler: str | None) -> "Iterator[Workers]":
+def _workers(jobs: int | None, scheduler: str | None) -> "Iterator[Answerer]":
     """Yield who answers pieces, in their order."""
     if scheduler is not None:
-        with _dask(scheduler) as workers:
-            yield workers
-    elif jobs is not None:
-        yield lambda work, todo: _in_processes(work, todo, jobs) if jobs > 1 else _here(work, todo)
-    else:
+        with on_dask(scheduler, "--scheduler") as workers:
+            yield partial(workers, _answer)
+    elif jobs is None:
         yield _wherever_it_pays
-
-
-def _here(work: "Work", todo: "list[Piece]") -> "Iterator[Impact]":
-    from erfs.paths.what_if import answer
-
-    ground, failures = work
-    return (answer(ground, failures, piece) for piece in todo)
-
-
-def _wherever_it_pays(work: "Work", todo: "list[Piece]") -> "Iterator[Impact]":
-    """Answer the first piece here; the rest, too, unless it is enough for processes to pay."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    started = time.monotonic()
-    yield from _here(work, todo[:1])
-    left_s = (time.monotonic() - started) * (len(todo) - 1)
-    jobs = min(cores, len(todo) - 1)
-    if jobs > 1 and left_s > WORTH_A_WORKER_S:
-        yield from _in_processes(work, todo[1:], jobs)
+    elif jobs > 1:
+        yield partial(in_processes, _answer, jobs=jobs)
     else:
-        yield from _here(work, todo[1:])
+        yield partial(here, _answer)
 
 
-_held: "list[Work]" = []  # in a worker: what its pieces are pieces of
+def _wherever_it_pays(work: "Work", todo: "Sequence[Piece]") -> "Iterator[Impact]":
+    """Answer the first piece here; the rest, too, unless it is enough for processes to pay."""
+    started = time.monotonic()
+    yield from here(_answer, work, todo[:1])
+    left_s = (time.monotonic() - started) * (len(todo) - 1)
+    jobs = min(usable_cores(), len(todo) - 1)
+    if jobs > 1 and left_s > WORTH_A_WORKER_S:
+        yield from in_processes(_answer, work, todo[1:], jobs)
+    else:
+        yield from here(_answer, work, todo[1:])
 
 
-def _begin(work: "Work") -> None:
-    _held[:] = [work]
-
-
-def _answer(piece: "Piece") -> "Impact":
+def _answer(work: "Work", piece: "Piece") -> "Impact":
     from erfs.paths.what_if import answer
 
-    ground, failures = _held[0]
-    return answer(ground, failures, piece)
-
-
-def _in_processes(work: "Work", todo: "list[Piece]", jobs: int) -> "Iterator[Impact]":
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-
-    pool = ProcessPoolExecutor(
-        min(jobs, max(len(todo), 1)), multiprocessing.get_context("spawn"), initializer=_begin, initargs=(work,)
-    )
-    is_done = False
-    try:
-        with _without_interrupts():
-            answers = [pool.submit(_answer, piece) for piece in todo]
-        for found in answers:
-            yield found.result()
-        is_done = True
-    except BrokenProcessPool:
-        raise ErfsError("a worker process died, perhaps for want of memory: try fewer --jobs") from None
-    finally:
-        if not is_done:
-            for child in multiprocessing.active_children():
-                child.terminate()
-        pool.shutdown(wait=is_done, cancel_futures=True)
-
-
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """
-    Put Ctrl-C off while processes are started inside, and let these never hear it: whoever started them ends them.
-
-    Blocking the signal is for the processes, which inherit that. It does not spare us: any other thread may take the signal, and Python
-    then raises in the main one, half-way through a start, and the process started last would be nobody's.
-    """
-    came: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
-    can_block = hasattr(signal, "pthread_sigmask")
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if can_block else set()
-    try:
-        yield
-    finally:
-        if can_block:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        signal.signal(signal.SIGINT, handler)
-    if came:
-        signal.raise_signal(signal.SIGINT)
-
-
-@contextmanager
-def _dask(address: str) -> "Iterator[Workers]":
-    """Yield the workers of the scheduler at *address*."""
-    try:
-        from distributed import Client
-    except ModuleNotFoundError as error:
-        raise click.UsageError(f"--scheduler needs {error.name}: install erfs[{EXTRA}]") from None
-    scheme, separator, place = address.partition("://")
-    if not separator or scheme not in ("tcp", "tls") or ":" not in place:
-        raise click.BadParameter(f'"{address}" is not tcp://HOST:PORT', param_hint="--scheduler")
-    try:
-        client = Client(address, timeout=CONNECT_S, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise click.UsageError(f"no Dask scheduler answers at {address}: {error}") from None
-
-    def answers(work: "Work", todo: "list[Piece]") -> "Iterator[Impact]":
-        from erfs.paths.what_if import answer
-
-        if not client.scheduler_info()["workers"]:
-            raise click.UsageError(f"the Dask scheduler at {address} has no workers")
-        try:
-            ground, failures = client.scatter(list(work), broadcast=True)
-            found = [client.submit(answer, ground, failures, piece, pure=False) for piece in todo]
-            for future in found:
-                yield future.result()
-        except Exception as error:  # noqa: BLE001 -- a worker's failure arrives as any exception at all
-            message = (
-                f"the Dask workers at {address} failed ({error!r}): they need erfs[{EXTRA}], the same version as here"
-            )
-            raise ErfsError(message) from None
-
-    with client:
-        yield answers
+    return answer(*work, piece)

@@ -54,12 +54,13 @@ def test_the_bytes_are_the_same_for_any_workers_and_hash_seed(pod: Path) -> None
 
 
 def test_processes_answer_in_the_order_of_the_pieces(pod: Path) -> None:
-    from erfs.cli.sweep import _in_processes
+    from erfs.cli.sweep import _answer
+    from erfs.cli.workers import in_processes
     from erfs.importers import load_fabric
     from erfs.paths.what_if import Sweep, pieces
 
     sweep = Sweep(load_fabric(pod).fabric, ["node"])
-    parts = _in_processes((sweep.ground, sweep.failures), pieces(sweep.ground), 2)
+    parts = in_processes(_answer, (sweep.ground, sweep.failures), pieces(sweep.ground), 2)
     assert [part.is_connected.shape for part in parts] == [(24, 16), (24, 8)]
 
 
