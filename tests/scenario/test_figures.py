@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from erfs_scenario.figures import events_of
+from erfs_scenario.figures import _down_of_each, events_of
 from erfs_scenario.report import Figure, IntervalReport, RefusalReport, Report
 from erfs_scenario.tables import tables_of
 from tests.scenario.test_judging import A, B, Record, affected, begins, ends, fault, flow, run
@@ -17,17 +17,28 @@ def figure(report: Report, name: str, of: str = "events") -> Figure:
     return next(one for one in report.figures if (one.name, one.of) == (name, of))
 
 
-def many(losses: list[int], *, planned_apart_ns: int = 40) -> Report:
+def many(
+    losses: list[int],
+    *,
+    planned_apart_ns: int = 40,
+    cause: str = "not_recovered",
+    who: str = A,
+    is_on_return: bool = False,
+    before: tuple[Record, ...] = (),
+) -> Report:
     """Judge a run of one fault each *planned_apart_ns*, after which 10 of 100 demands get nothing for so many ns of *losses*."""
-    records: list[Record] = []
+    records: list[Record] = [*before]
     faults = []
     for index, lost_ns in enumerate(losses):
         name, at_ns = f"f{index:03}", 1100 + index * planned_apart_ns
         faults.append(fault(name, at_ns, at_ns + 30))
         records += [affected((A, B, "near"), name=name, at_ns=at_ns), begins(name, at_ns)]
+        lost = []
         if lost_ns:
-            records += [flow(at_ns, A, B, 0, "not_recovered"), flow(at_ns + lost_ns, A, B, 1_000_000, "served")]
-        records.append(ends(name, at_ns + 30))
+            begun_ns = at_ns + 30 * is_on_return
+            lost = [flow(begun_ns, who, B, 0, cause), flow(begun_ns + lost_ns, who, B, 1_000_000, "served")]
+        end = ends(name, at_ns + 30)
+        records += [end, *lost] if is_on_return else [*lost, end]
     return run(*records, faults=tuple(faults))
 
 
@@ -115,6 +126,50 @@ def test_the_interval_of_availability_holds_it_and_is_the_same_on_a_rerun() -> N
     assert found.value - low == pytest.approx(2 * 1_320, rel=0.15)
     assert high - found.value == pytest.approx(2 * 1_320, rel=0.15)
     assert report == again
+
+
+def width(report: Report, name: str = "availability") -> int:
+    interval = figure(report, name, "all").interval
+    assert interval is not None
+    assert interval.low is not None
+    assert interval.high is not None
+    return interval.high - interval.low
+
+
+def test_what_an_event_cost_is_all_that_it_did() -> None:
+    """Losses under the fault, after its end, and of bystanders are resampled alike."""
+    losses = [1, 3, 8] * 80
+    of_affected = width(many(losses))
+
+    assert of_affected > 1_000
+    assert width(many(losses, is_on_return=True)) == of_affected
+    assert width(many(losses, who=C)) == of_affected
+
+
+def test_what_was_cut_costs_the_availability_of_all_and_not_that_of_what_had_a_path() -> None:
+    report = many([1, 3, 20] * 80, cause="cut")
+
+    assert figure(report, "availability", "all").refusal == RefusalReport(
+        reason="0 of 240 events differ from the rest, fewer than the 10 that resampling takes", events_needed=None
+    )
+    assert width(report, "availability of all") > 1_000
+
+
+def test_what_no_event_caused_is_lost_for_certain() -> None:
+    """It moves the interval and makes it no wider."""
+    plain = many([1, 3, 20] * 80)
+    steady = many(
+        [1, 3, 20] * 80,
+        before=(flow(1000, C, B, 0, "not_recovered"), flow(1050, C, B, 1_000_000, "served")),
+    )
+
+    assert width(steady) == pytest.approx(width(plain), abs=1)
+    values = [figure(report, "availability", "all").value for report in (plain, steady)]
+    assert values == [980_800, 980_300]
+
+
+def test_a_time_in_which_two_events_kept_a_job_down_is_the_first_one_s() -> None:
+    assert _down_of_each([(0, 15, 0), (10, 25, 1), (12, 20, 2), (30, 31, 3)], 3) == [15, 10, 0, 1]
 
 
 def test_faults_planned_for_one_instant_are_resampled_as_one_event() -> None:
