@@ -159,6 +159,9 @@ def drawings_of(timeline: Timeline) -> tuple[Drawing, ...]:
                 nodes=tuple(
                     DrawnNode(id=node, label=fault.nodes[node][0], tier=fault.nodes[node][1]) for node in nodes
                 ),
+                hit=tuple(
+                    sorted(drawn.intersection(fault.plan["nodes"] or {end for pair in fault.broken for end in pair}))
+                ),
                 broken=kept(fault.broken),
                 before=kept(before),
                 after=kept(after),

@@ -232,6 +232,12 @@ def lengths_of(lengths: OutageLengths) -> Picture | None:
     return {"rows": rows, "left": left, "width": WIDTH, "height": 22 * len(rows) + 8}
 
 
+# Between two tiers of a drawing.
+ROW_HEIGHT: Final = 104
+# Width of a letter of a name, on the safe side.
+_LETTER: Final = 7
+
+
 def graph_of(drawing: Drawing) -> Picture:
     """Return places for the nodes of *drawing*, a row for each tier, the highest on top."""
     tiers: dict[int, list[str]] = {}
@@ -241,22 +247,25 @@ def graph_of(drawing: Drawing) -> Picture:
         tiers.setdefault(drawn.tier or 0, []).append(drawn.id)
     places: dict[str, tuple[float, float]] = {}
     nodes = []
-    hit = {node for pair in drawing.broken for node in pair}
+    bottom = 0.0
     for row, tier in enumerate(sorted(tiers, reverse=True)):
         members = tiers[tier]
-        gap = (WIDTH - 40) / len(members)
         longest = max(len(labels[node]) for node in members)
-        # Names that would run into each other are written on two levels, then slanted.
-        is_slanted = longest * 7.5 > gap
+        gap = (WIDTH - 40) / len(members)
+        # Names that would run into each other are slanted, and need room at the right and below.
+        is_slanted = longest * _LETTER > gap
+        if is_slanted:
+            gap = (WIDTH - 40 - longest * _LETTER) / len(members)
+        bottom = 26 + ROW_HEIGHT * row + (34 + longest * _LETTER * 0.7 if is_slanted else 34)
         for index, node in enumerate(members):
-            places[node] = round(20 + gap * (index + 0.5), 1), 26 + 104 * row
+            places[node] = round(20 + gap * (index + 0.5), 1), 26 + ROW_HEIGHT * row
             nodes.append(
                 {
                     "x": places[node][0],
                     "y": places[node][1],
                     "label": labels[node],
                     "is_slanted": is_slanted,
-                    "is_hit": node in hit,
+                    "is_hit": node in drawing.hit,
                     "title": f"{labels[node]}, {f'tier {tier}' if tier else 'host'}",
                 }
             )
@@ -271,5 +280,5 @@ def graph_of(drawing: Drawing) -> Picture:
         "after": lines(drawing.after),
         "broken": lines(drawing.broken),
         "width": WIDTH,
-        "height": 26 + 104 * (len(tiers) - 1) + 80,
+        "height": round(bottom),
     }

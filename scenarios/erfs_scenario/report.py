@@ -201,6 +201,8 @@ class Baseline(_Value):
     source: str
     """Where they are from."""
     demand_sets: tuple[SetReport, ...]
+    figures: tuple[Figure, ...]
+    """Its availability, with interval and definition."""
     lost_demand_ns: dict[str, int]
     """By fault that is an event to it: demand-time not served while there was a path, return and bystanders included."""
     lost_demand_ns_by_kind: dict[str, int]
@@ -283,9 +285,9 @@ class Bucket(_Value):
     from_ns: int
     until_ns: int | None
     with_path: int
-    """Outages in which a permitted path existed for some of the time."""
+    """Outages in which a permitted path existed all the time."""
     pathless: int
-    """Outages without any."""
+    """Outages in which none existed for some of the time."""
 
 
 class OutageLengths(_Value):
@@ -299,7 +301,7 @@ class OutageLengths(_Value):
 
 
 class WorstFlow(_Value):
-    """One of the ten flows that a fault or its end cost most: the longest without full service while a path existed first, the cut ones last."""
+    """One of the ten flows that a fault or its end cost most: the longest of those that had a path all the time first, then those cut."""
 
     source: str
     destination: str
@@ -333,6 +335,8 @@ class Drawing(_Value):
     fault: str
     nodes: tuple[DrawnNode, ...]
     """Highest tier first."""
+    hit: tuple[str, ...]
+    """Of them, those that the fault was about: the nodes it named, or else the ends of its links."""
     broken: tuple[tuple[str, str], ...]
     before: tuple[tuple[str, str], ...]
     after: tuple[tuple[str, str], ...]

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,15 @@ _OPTIONS = (
     "--disable-dev-shm-usage",
     "--hide-scrollbars",
 )
+
+# Puts two descriptors to where the browser looks for them, by way of numbers that are neither, and becomes it.
+_BECOME = """
+import fcntl, os, sys
+found = [fcntl.fcntl(int(one), fcntl.F_DUPFD, 10) for one in sys.argv[1:3]]
+for one, place in zip(found, (3, 4)):
+    os.dup2(one, place)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 class Browser:
@@ -47,7 +57,7 @@ class Browser:
         sandbox = () if os.geteuid() else ("--no-sandbox",)
         command = [CHROMIUM, *_OPTIONS, *sandbox, f"--user-data-dir={self._profile.name}", "about:blank"]
         self._process = subprocess.Popen(
-            ["sh", "-c", f'exec "$@" 3<&{to_read} 4>&{to_write}', "sh", *command],
+            [sys.executable, "-c", _BECOME, str(to_read), str(to_write), *command],
             pass_fds=(to_read, to_write),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
