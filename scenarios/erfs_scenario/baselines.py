@@ -17,6 +17,7 @@ from erfs.ids import EVERYTHING, DestinationId, LinkId, NodeId
 from erfs.messages import Member
 from erfs_scenario.behaviours import Behaviour, behaviours
 from erfs_scenario.dataplane import DataPlane
+from erfs_scenario.figures import availability_figures
 from erfs_scenario.injection import PhysicalFaults
 from erfs_scenario.judging import lost_with_path_ns, set_report
 from erfs_scenario.measurement import Meter, Record
@@ -52,11 +53,13 @@ def run_baselines(plan: Plan, record: Record) -> None:
         timeline = read_timeline(records)
         outages = attribute(timeline)
         faults = [fault for fault in timeline.faults if fault.effective_at_ns is not None]
+        sets = [set_report(timeline, part) for part in timeline.header["demands"]]
         fields: dict[str, object] = {
             "name": name,
             "is_validated": behaviour.is_validated,
             "source": behaviour.source,
-            "demand_sets": [set_report(timeline, part).model_dump() for part in timeline.header["demands"]],
+            "demand_sets": [part.model_dump() for part in sets],
+            "figures": [figure.model_dump() for figure in availability_figures(timeline, outages, sets)],
             "lost_demand_ns": {fault.id: lost_with_path_ns(timeline, outages, fault) for fault in faults},
         }
         record(plan.duration_ns, MEASURED, fields)

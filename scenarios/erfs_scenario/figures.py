@@ -5,18 +5,19 @@ Rule 2: every share and percentile has its interval or the reason why not; round
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Final
+from typing import Final, TypeVar
 
 from erfs_scenario.plan import stream
-from erfs_scenario.report import FaultReport, Figure, IntervalReport, RefusalReport, SetReport
+from erfs_scenario.report import Baseline, FaultReport, Figure, IntervalReport, RefusalReport, SetReport
 from erfs_scenario.statistics import (
     Estimate,
     Interval,
     Refusal,
     bootstrap_interval,
     mean,
+    paired_difference,
     percentile_interval,
     proportion_interval,
 )
@@ -25,16 +26,20 @@ from erfs_scenario.timeline import CUT, CUT_BY_POLICY, PPM, Attribution, Outage,
 PERCENTILES: Final = (0.5, 0.95, 0.99)
 _RESAMPLED: Final = "; interval: what as many other events of the same kinds would have given, the length of the run and what has a path being as here"
 
+T = TypeVar("T")
 Event = tuple[FaultReport, ...]
 """The faults planned for one instant."""
 
 
 def events_of(faults: Iterable[FaultReport]) -> list[Event]:
     """Return the events that took effect, in the order of their instants."""
-    found: dict[int, list[FaultReport]] = {}
-    for fault in faults:
-        if fault.effective_at_ns is not None:
-            found.setdefault(fault.planned_at_ns, []).append(fault)
+    return _together((fault.planned_at_ns, fault) for fault in faults if fault.effective_at_ns is not None)
+
+
+def _together(planned: Iterable[tuple[int, T]]) -> list[tuple[T, ...]]:
+    found: dict[int, list[T]] = {}
+    for at_ns, one in planned:
+        found.setdefault(at_ns, []).append(one)
     return [tuple(found[at_ns]) for at_ns in sorted(found)]
 
 
@@ -59,12 +64,17 @@ def recoveries_of(faults: Iterable[FaultReport], finished_ns: int) -> list[tuple
 
 
 def figures_of(
-    timeline: Timeline, outages: Attribution, faults: Sequence[FaultReport], sets: Sequence[SetReport]
+    timeline: Timeline,
+    outages: Attribution,
+    faults: Sequence[FaultReport],
+    sets: Sequence[SetReport],
+    baselines: Sequence[Baseline] = (),
 ) -> tuple[Figure, ...]:
     """Return every figure that generalises beyond the run. Cost: O(events**2 + outages) for each demand set."""
     return (
         *recovery_figures(faults, timeline.header["expectations"], timeline.finished_ns),
-        *availability_figures(timeline, outages, faults, sets),
+        *availability_figures(timeline, outages, sets),
+        *(figure for one in baselines for figure in difference_figures(one, faults, timeline.header["seed"])),
     )
 
 
@@ -106,11 +116,11 @@ def recovery_figures(
     return found
 
 
-def availability_figures(
-    timeline: Timeline, outages: Attribution, faults: Sequence[FaultReport], sets: Sequence[SetReport]
-) -> list[Figure]:
+def availability_figures(timeline: Timeline, outages: Attribution, sets: Sequence[SetReport]) -> list[Figure]:
     """Return availability in its definitions for each demand set, with what resampling the events says of it."""
-    events = events_of(faults)
+    events = _together(
+        (int(fault.plan["at_ns"]), fault.id) for fault in timeline.faults if fault.effective_at_ns is not None
+    )
     by_outage = _event_of_each(outages, events)
     duration_ns = 0 if timeline.started_ns is None else timeline.finished_ns - timeline.started_ns
     found: list[Figure] = []
@@ -166,6 +176,33 @@ def availability_figures(
     return found
 
 
+def difference_figures(baseline: Baseline, faults: Sequence[FaultReport], seed: int) -> list[Figure]:
+    """Return what the events of this run cost more or less than the same events with *baseline*, pair by pair."""
+    events = [
+        [fault.id for fault in event if fault.id in baseline.lost_demand_ns]
+        for event in events_of(faults)
+        if any(fault.id in baseline.lost_demand_ns for fault in event)
+    ]
+    theirs = [float(sum(baseline.lost_demand_ns[one] for one in event)) for event in events]
+    ours = [float(sum(baseline.erfs_lost_demand_ns[one] for one in event)) for event in events]
+    found = paired_difference(theirs, ours, stream(seed, f"statistics/baseline/{baseline.name}"))
+    cost = f"demand-time that an event cost while there was a path, here minus with {baseline.name}"
+    return [
+        share_figure(
+            f"events that cost less than with {baseline.name}",
+            found.smaller,
+            found.pairs,
+            f"of the events that are events to {baseline.name} too, those that cost less demand-time with a path in this run",
+        ),
+        _duration(
+            f"cost minus that with {baseline.name}, median", found.pairs, found.median, f"median over events of {cost}"
+        ),
+        _duration(
+            f"cost minus that with {baseline.name}, mean", found.pairs, found.mean, f"mean over events of {cost}"
+        ),
+    ]
+
+
 def share_figure(name: str, successes: int, trials: int, definition: str) -> Figure:
     """Return the share that *successes* of *trials* events are, with its exact interval."""
     interval = proportion_interval(successes, trials)
@@ -183,29 +220,40 @@ def share_figure(name: str, successes: int, trials: int, definition: str) -> Fig
 
 
 def _percentile(recoveries: Sequence[float], share: float) -> Figure:
+    return _duration(
+        f"recovery p{share * 100:g}",
+        len(recoveries),
+        percentile_interval(recoveries, share),
+        "over events, each with its last affected flow that kept a path; one that was not served when its fault ended counts as slower than all",
+    )
+
+
+def _duration(name: str, events: int, found: Estimate | Refusal, definition: str) -> Figure:
     value = interval = refusal = None
-    found = percentile_interval(recoveries, share)
     if isinstance(found, Estimate):
-        value, between = _ns(found.value), found.interval
+        value, between = _ns(found.value, round), found.interval
         interval = IntervalReport(
-            low=_ns(between.low), high=_ns(between.high), level_ppm=round(between.level * PPM), method=between.method
+            low=_ns(between.low, math.floor),
+            high=_ns(between.high, math.ceil),
+            level_ppm=round(between.level * PPM),
+            method=between.method,
         )
     else:
         refusal = _refusal(found)
     return Figure(
-        name=f"recovery p{share * 100:g}",
+        name=name,
         of="events",
         unit="ns",
         value=value,
-        events=len(recoveries),
+        events=events,
         interval=interval,
         refusal=refusal,
-        definition="over events, each with its last affected flow that kept a path; one that was not served when its fault ended counts as slower than all",
+        definition=definition,
     )
 
 
-def _ns(value: float) -> int | None:
-    return None if math.isinf(value) else int(value)
+def _ns(value: float, rounded: Callable[[float], int]) -> int | None:
+    return None if math.isinf(value) else rounded(value)
 
 
 def _availability(
@@ -258,15 +306,15 @@ def _refusal(refusal: Refusal) -> RefusalReport:
     return RefusalReport(reason=refusal.reason, events_needed=refusal.events_needed)
 
 
-def _event_of_each(outages: Attribution, events: Sequence[Event]) -> dict[int, int]:
+def _event_of_each(outages: Attribution, events: Sequence[Sequence[str]]) -> dict[int, int]:
     """Return the place of the event that each outage (by its identity) belongs to; one that several share is the first's."""
     found: dict[int, int] = {}
     for place, event in enumerate(events):
         for fault in event:
             own: list[Outage] = [
-                *outages.by_fault.get(fault.id, ()),
-                *outages.by_return.get(fault.id, ()),
-                *outages.bystanders.get(fault.id, ()),
+                *outages.by_fault.get(fault, ()),
+                *outages.by_return.get(fault, ()),
+                *outages.bystanders.get(fault, ()),
             ]
             for outage in own:
                 found.setdefault(id(outage), place)

@@ -25,6 +25,7 @@ from erfs_scenario.report import (
     Chain,
     FabricSummary,
     FaultReport,
+    Figure,
     Probes,
     Report,
     Return,
@@ -79,6 +80,7 @@ def judge_records(records: Iterable[dict[str, Any]], source: str = "journal") ->
     sets = tuple(set_report(timeline, part) for part in header["demands"])
     loops = tuple(sorted({tuple(loop) for record in timeline.loops for loop in record["loops"]}))
     listed = _unserved(timeline, outages)
+    baselines = _baselines(timeline, outages)
     return Report(
         name=header["name"],
         description=header["description"],
@@ -100,8 +102,8 @@ def judge_records(records: Iterable[dict[str, Any]], source: str = "journal") ->
         worst_flows=worst_flows(timeline, outages),
         drawings=drawings_of(timeline),
         demand_sets=sets,
-        baselines=_baselines(timeline, outages),
-        figures=figures_of(timeline, outages, faults, sets),
+        baselines=baselines,
+        figures=figures_of(timeline, outages, faults, sets, baselines),
         loops=loops,
         unserved=tuple(listed[:LISTED_MAX]),
         unserved_count=len(listed),
@@ -398,6 +400,7 @@ def _baseline(record: dict[str, Any], own: dict[str, int], kinds: dict[str, str]
         is_validated=record["is_validated"],
         source=record["source"],
         demand_sets=tuple(SetReport(**part) for part in record["demand_sets"]),
+        figures=tuple(Figure(**part) for part in record["figures"]),
         lost_demand_ns=lost,
         lost_demand_ns_by_kind=dict(sorted(by_kind.items())),
         erfs_lost_demand_ns={fault: own[fault] for fault in paired},

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from erfs_scenario.figures import _down_of_each, events_of
-from erfs_scenario.report import Figure, IntervalReport, RefusalReport, Report
+from erfs_scenario.figures import _down_of_each, difference_figures, events_of
+from erfs_scenario.report import Baseline, Figure, IntervalReport, RefusalReport, Report
 from erfs_scenario.tables import tables_of
 from tests.scenario.test_judging import A, B, Record, affected, begins, ends, fault, flow, run
 
@@ -235,3 +235,43 @@ def test_the_terminal_shows_each_figure_with_its_interval() -> None:
     rows = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in text.splitlines()]
     assert ["recovery p95", "60", "0.00 ms", "95 %: 0.00 ms to beyond the longest"] in rows
     assert ["events recovered", "60", "98.3333 % (59 of 60)", "95 %: 91.0600 % to 99.9579 %"] in rows
+
+
+def baseline(report: Report, **lost_ns: int) -> Baseline:
+    """Return a system with which every fault of *report* cost what *lost_ns* says, or else 1,000 ns."""
+    lost = {one.id: lost_ns.get(one.id, 1_000) for one in report.faults}
+    return Baseline(
+        name="ospf",
+        is_validated=False,
+        source="a book",
+        demand_sets=(),
+        figures=(),
+        lost_demand_ns=lost,
+        lost_demand_ns_by_kind={},
+        erfs_lost_demand_ns={one.id: one.lost_demand_ns for one in report.faults},
+        faults_paired=len(lost),
+        erfs_lost_less=0,
+        erfs_lost_more=0,
+    )
+
+
+def test_other_systems_are_compared_event_by_event() -> None:
+    report = many([5, 6, 7, 8, 9, 10, 20])
+
+    less, median, mean = difference_figures(baseline(report, f006=100), report.faults, 1)
+
+    # 10 demands each, so 50 to 100 ns of demand-time; the last cost 200 ns here and 100 there.
+    assert (less.name, less.count, less.events) == ("events that cost less than with ospf", 6, 7)
+    assert (median.value, median.events) == (-920, 7)
+    assert median.interval == IntervalReport(
+        low=-950, high=100, level_ppm=950_000, method="order statistics, ranks 1 and 7 of 7"
+    )
+    assert mean.refusal == RefusalReport(reason="7 events, fewer than the 200 that resampling takes", events_needed=200)
+
+
+def test_what_is_no_event_to_another_system_is_not_compared() -> None:
+    report = many([5, 6, 7])
+    other = baseline(report)
+    other = other.model_copy(update={"lost_demand_ns": {"f001": 5}})
+
+    assert {figure.events for figure in difference_figures(other, report.faults, 1)} == {1}
