@@ -11,11 +11,10 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 from erfs.errors import FabricError
+from erfs_scenario.figures import in_ns, interval_in_ns, refusal_report
 from erfs_scenario.plan import stream
 from erfs_scenario.report import FaultReport, IntervalReport, RefusalReport, Report
 from erfs_scenario.statistics import Estimate, Refusal, paired_difference
-
-PPM: Final = 1_000_000
 
 DEFINITIONS: Final = {
     "recovery": "of each event until the last affected flow that kept a path was served in full; longer than anything where one was not when its fault ended",
@@ -202,17 +201,8 @@ def _paired(
 
 def _estimated(found: Estimate | Refusal) -> Estimated:
     if isinstance(found, Refusal):
-        refusal = RefusalReport(reason=found.reason, events_needed=found.events_needed)
-        return Estimated(value_ns=None, interval=None, refusal=refusal)
-    between = found.interval
-    interval = IntervalReport(
-        low=None if math.isinf(between.low) else math.floor(between.low),
-        high=None if math.isinf(between.high) else math.ceil(between.high),
-        level_ppm=round(between.level * PPM),
-        method=between.method,
-    )
-    value_ns = None if math.isinf(found.value) else round(found.value)
-    return Estimated(value_ns=value_ns, interval=interval, refusal=None)
+        return Estimated(value_ns=None, interval=None, refusal=refusal_report(found))
+    return Estimated(value_ns=in_ns(found.value, round), interval=interval_in_ns(found.interval), refusal=None)
 
 
 def _sets(first: Report, second: Report) -> Iterable[SetPair]:

@@ -214,7 +214,7 @@ def share_figure(name: str, successes: int, trials: int, definition: str) -> Fig
         events=trials,
         count=successes,
         interval=_ppm(interval) if isinstance(interval, Interval) else None,
-        refusal=_refusal(interval) if isinstance(interval, Refusal) else None,
+        refusal=refusal_report(interval) if isinstance(interval, Refusal) else None,
         definition=definition,
     )
 
@@ -231,15 +231,9 @@ def _percentile(recoveries: Sequence[float], share: float) -> Figure:
 def _duration(name: str, events: int, found: Estimate | Refusal, definition: str) -> Figure:
     value = interval = refusal = None
     if isinstance(found, Estimate):
-        value, between = _ns(found.value, round), found.interval
-        interval = IntervalReport(
-            low=_ns(between.low, math.floor),
-            high=_ns(between.high, math.ceil),
-            level_ppm=round(between.level * PPM),
-            method=between.method,
-        )
+        value, interval = in_ns(found.value, round), interval_in_ns(found.interval)
     else:
-        refusal = _refusal(found)
+        refusal = refusal_report(found)
     return Figure(
         name=name,
         of="events",
@@ -252,7 +246,18 @@ def _duration(name: str, events: int, found: Estimate | Refusal, definition: str
     )
 
 
-def _ns(value: float, rounded: Callable[[float], int]) -> int | None:
+def interval_in_ns(interval: Interval) -> IntervalReport:
+    """Return *interval*, in nanoseconds, as reports have it: rounded outwards."""
+    return IntervalReport(
+        low=in_ns(interval.low, math.floor),
+        high=in_ns(interval.high, math.ceil),
+        level_ppm=round(interval.level * PPM),
+        method=interval.method,
+    )
+
+
+def in_ns(value: float, rounded: Callable[[float], int]) -> int | None:
+    """Return *value* rounded; None where it is infinite."""
     return None if math.isinf(value) else rounded(value)
 
 
@@ -275,12 +280,13 @@ def _availability(
         found = bootstrap_interval(
             shares,
             lambda resampled: 1 - rest - events * mean(resampled),
-            stream(timeline.header["seed"], f"statistics/{name}/{part.name}"),
+            # The same resamples for each definition: where nothing is cut they must not differ by chance.
+            stream(timeline.header["seed"], f"statistics/{part.name}"),
         )
         if isinstance(found, Estimate):
             interval = _ppm(found.interval)
         else:
-            refusal = _refusal(found)
+            refusal = refusal_report(found)
     return Figure(
         name=name,
         of=part.name,
@@ -302,7 +308,8 @@ def _ppm(interval: Interval) -> IntervalReport:
     )
 
 
-def _refusal(refusal: Refusal) -> RefusalReport:
+def refusal_report(refusal: Refusal) -> RefusalReport:
+    """Return *refusal* as reports have it."""
     return RefusalReport(reason=refusal.reason, events_needed=refusal.events_needed)
 
 

@@ -142,6 +142,7 @@ def test_what_an_event_cost_is_all_that_it_did() -> None:
     of_affected = width(many(losses))
 
     assert of_affected > 1_000
+    assert width(many(losses), "availability of all") == of_affected, "where nothing is cut the two are one"
     assert width(many(losses, is_on_return=True)) == of_affected
     assert width(many(losses, who=C)) == of_affected
 
