@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 JOURNAL = "journal.jsonl"
 WRITTEN = ("report.json", "report.html")
 """What is made of a journal."""
+_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 def read_report(folder: Path) -> "Report":
@@ -50,8 +51,8 @@ def write_report(report: "Report", folder: Path) -> str:
     return text
 
 
-def show_report(report: "Report", folder: Path) -> None:
-    """Print *report* as tables, and where its page is."""
+def show_report(report: "Report", folder: Path | None) -> None:
+    """Print *report* as tables, and where its page is; without a *folder* there is none."""
     from rich.console import Console
 
     from erfs_scenario.tables import tables_of
@@ -61,22 +62,35 @@ def show_report(report: "Report", folder: Path) -> None:
     parts: list[Any] = tables_of(report)
     for part in parts:
         console.print(part)
-    console.print(f"report: {folder / 'report.html'}", markup=False, soft_wrap=True)
+    if folder is not None:
+        console.print(f"report: {folder / 'report.html'}", markup=False, soft_wrap=True)
 
 
 @click.command(name="report")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print report.json instead of tables.")
-def command(folder: Path, as_json: bool) -> int:
+@click.option("--junit", type=_FILE, help="Also write JUnit XML there, for a build server.")
+@click.option("--markdown", type=_FILE, help="Also write a summary in Markdown there.")
+@click.option("--openslo", type=_FILE, help="Also write the availability asked for as OpenSLO v1 there.")
+def command(folder: Path, as_json: bool, junit: Path | None, markdown: Path | None, openslo: Path | None) -> int:
     """Judge the run in DIR again and write its reports anew, from its journal alone.
 
     A journal that breaks off, because its run was killed or its machine died, is judged as far as it goes: undecidable.
     Exit code: that of the verdict, as with `erfs run`; 64 if there is no journal of a run.
 
-    Example: erfs report out/single-link-seed1
+    Example: erfs report out/single-link-seed1 --junit junit.xml
     """
+    from erfs_scenario.exporting import junit_of, markdown_of, openslo_of
+
     report = read_report(folder)
     text = write_report(report, folder)
+    for path, export in ((junit, junit_of), (markdown, markdown_of), (openslo, openslo_of)):
+        if path is not None:
+            exported = export(report)
+            try:
+                path.write_text(exported, encoding="utf-8")
+            except OSError as error:
+                raise ConfigError(str(path), [Problem(0, f"cannot be written: {error.strerror or error}")]) from None
     if as_json:
         click.echo(text)
     else:
