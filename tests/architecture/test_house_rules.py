@@ -93,12 +93,12 @@ def test_an_agent_on_a_switch_needs_only_the_base_packages() -> None:
 
 
 def test_a_controller_needs_neither_the_scenarios_nor_the_broker_extra() -> None:
-    done = imported_with(("amqtt", "jinja2", "uvloop"), "erfs_controller.__main__")
+    done = imported_with(("amqtt", "jinja2", "scipy", "uvloop"), "erfs_controller.__main__")
     assert done.returncode == 0, done.stderr
 
 
 def test_the_command_line_starts_without_loading_what_it_does_not_use() -> None:
-    done = imported_with(("numpy", "networkx", "amqtt", "jinja2", "yaml", "aiomqtt"), "erfs.cli.main")
+    done = imported_with(("numpy", "scipy", "networkx", "amqtt", "jinja2", "yaml", "aiomqtt"), "erfs.cli.main")
     assert done.returncode == 0, done.stderr
 
 
