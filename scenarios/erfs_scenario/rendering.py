@@ -5,6 +5,7 @@ Rule 2: no request leaves the page: no script, font, image or style from elsewhe
 Rule 3: no picture is the only place where something is told: each has the same in words or in a table.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +13,7 @@ import jinja2
 
 from erfs.units import SECOND, format_duration
 from erfs_scenario.pictures import bucket_name, graph_of, lengths_of, picture_of, stages_of, timeline_of
-from erfs_scenario.report import Report
+from erfs_scenario.report import Figure, Report
 from erfs_scenario.tables import figure_interval, figure_value, milliseconds, probes_line, three
 from erfs_scenario.verdict import format_share
 
@@ -27,6 +28,12 @@ STEPS_SHOWN_MAX: Final = 60
 def instant(at_ns: int | None) -> str:
     """Return an instant of the run in seconds, to the microsecond; a dash where there is none."""
     return "-" if at_ns is None else f"{at_ns // SECOND}.{at_ns % SECOND // 1000:06} s"
+
+
+def sure(figures: Sequence[Figure], of: str) -> str:
+    """Return the interval of the availability of the demand set *of*, over demand-time that had a path; a dash where there is none."""
+    found = next((one for one in figures if (one.name, one.of) == ("availability", of)), None)
+    return "-" if found is None or found.interval is None else figure_interval(found, found.interval)
 
 
 def html_of(report: Report) -> str:
@@ -55,6 +62,7 @@ def html_of(report: Report) -> str:
     return environment.get_template("report.html.j2").render(
         report=report,
         faults=faults,
+        sure=sure,
         steps=report.service[:STEPS_SHOWN_MAX],
         timeline=timeline_of(report),
         pictures={fault.id: picture_of(fault) for fault in faults},

@@ -32,6 +32,7 @@ faults:
   - {name: gone, kind: controller_kill, at: 9 s, for: 3 s}
 expect:
   recovery: {max: 50 ms}
+baselines: [static, ospf]
 """
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
@@ -122,6 +123,7 @@ def test_the_verdict_comes_first_then_what_a_reader_asks_next(report: Report) ->
         "The worst flows",
         "The part of the fabric that was hit",
         "Availability",
+        "Beside other systems, on the same faults",
         "Figures, and how sure they are",
         "Left without full service",
         "What this measurement cannot tell",
