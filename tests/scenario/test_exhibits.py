@@ -27,6 +27,18 @@ def test_service_is_the_share_of_all_demands_over_time_rounded_down() -> None:
     assert report.service == ((1000, 1_000_000), (2000, 950_000), (2500, 750_000), (3000, 800_000), (4000, 1_000_000))
 
 
+def test_service_is_never_shown_fuller_than_it_was() -> None:
+    """One demand of 100 loses a millionth."""
+    report = run(
+        affected((A, B, "near")),
+        begins(),
+        flow(2000, A, B, 999_999, "not_recovered", all=1),
+        flow(3000, A, B, 1_000_000, "served", all=1),
+        ends(),
+    )
+    assert report.service == ((1000, 1_000_000), (2000, 999_999), (3000, 1_000_000))
+
+
 def test_a_long_service_curve_keeps_every_dip() -> None:
     """2,000 dips of one nanosecond each in 10,000 ns: fewer points, and none of them at full service in between."""
     changes = []

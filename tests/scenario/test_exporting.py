@@ -53,6 +53,8 @@ def test_what_was_undecidable_is_an_error_never_a_success() -> None:
     dead = run(affected((A, B, "near")), begins(), is_finished=False)
     assert outcomes(dead)["the run itself"] == ["error"]
     assert "harness died at" in junit_of(dead)
+    late = run(affected((A, B, "near")), begins(), ends(), flow(10_000, A, B, 0, "not_recovered"))
+    assert (outcomes(late)["converges"], outcomes(late)["the run itself"]) == (["error"], ["error"])
 
 
 def test_names_cannot_break_the_formats() -> None:

@@ -6,9 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
+from erfs.journal import read
+from erfs_scenario.timeline import read_timeline
 
 PROGRAM = "from erfs.cli.main import main; main()"
 SCENARIO = """
@@ -52,6 +56,21 @@ def test_a_report_is_made_anew_byte_for_byte_from_the_journal_alone(folder: Path
     assert done.stdout.endswith(f"passed: 5 expectations met\nreport: {tmp_path / 'report.html'}\n")
     for name in ("report.json", "report.html"):
         assert (tmp_path / name).read_bytes() == (out / name).read_bytes()
+
+
+def test_the_journal_holds_the_ways_of_the_flows_that_were_harmed_longest(folder: Path) -> None:
+    """Before over the cable that is cut, after beside it; and what broke."""
+    (fault,) = read_timeline(read(folder / "out/small-seed1/journal.jsonl")).faults
+    (cut,) = fault.broken
+    assert 1 <= len(fault.paths) <= 10
+    for before, after in fault.paths.values():
+        steps = [{one, other} for one, other in pairwise(before)]
+        assert set(cut) in steps
+        assert set(cut) not in [{one, other} for one, other in pairwise(after)]
+        assert (before[0], before[-1]) == (after[0], after[-1])
+        assert set(before) | set(after) <= set(fault.nodes)
+    tiers = {name: tier for name, (_, tier) in fault.nodes.items()}
+    assert {tiers[node] for node in cut} == {1, 2}
 
 
 def test_a_folder_without_a_journal_is_bad_usage(folder: Path) -> None:
