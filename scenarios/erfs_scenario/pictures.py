@@ -134,6 +134,8 @@ def timeline_of(report: Report) -> Picture | None:
             {"x": left, "width": round(max(right - left, 1.5), 1), "name": fault.id, "is_physical": fault.is_physical}
         )
     has_rows = len(bands) <= ROWS_MAX
+    if not has_rows:
+        bands = _merged(bands)
     rows_end = base + 8 + (16 * len(bands) if has_rows else 0)
     for index, band in enumerate(bands):
         band["y"] = base + 8 + 16 * index
@@ -158,6 +160,18 @@ def timeline_of(report: Report) -> Picture | None:
             for at_ns in ticks_between(begin_ns, end_ns)
         ],
     }
+
+
+def _merged(bands: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return *bands* with those that touch or nearly do as one, so that thousands of faults are no more than the picture is wide."""
+    found: list[dict[str, Any]] = []
+    for band in sorted(bands, key=lambda band: band["x"]):
+        end = band["x"] + band["width"]
+        if found and band["x"] - (found[-1]["x"] + found[-1]["width"]) < 0.5:
+            found[-1]["width"] = round(max(found[-1]["width"], end - found[-1]["x"]), 1)
+        else:
+            found.append(dict(band))
+    return found
 
 
 def stages_of(fault: FaultReport) -> Picture | None:
