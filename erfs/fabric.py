@@ -235,6 +235,13 @@ class Fabric:
         replaced = self.nodes | {node.id: node for node in nodes}
         return Fabric(replaced.values(), self.links.values(), name=self.name)
 
+    def without_links(self, links: Iterable[LinkId]) -> "Fabric":
+        """Return this fabric as if *links* had never been fitted."""
+        gone = frozenset(links)
+        return Fabric(
+            self.nodes.values(), [link for link in self.links.values() if link.id not in gone], name=self.name
+        )
+
     def with_inferred_tiers(self) -> "Fabric":
         """Return this fabric with the tiers of `infer_tiers`."""
         tiers = infer_tiers(self)

@@ -68,4 +68,15 @@ def command(scenario: Path, fabric: Path | None, backend: str | None, seed: int 
             f"{found.demands:,}",
         )
     console.print(table)
+    if plan.passed_over:
+        refused = Table("at", "passed over", "as held by", "what", box=None, pad_edge=False)
+        for passed in plan.passed_over:
+            refused.add_row(format_duration(passed.at_ns), passed.fault, passed.by, ", ".join(passed.things))
+        console.print(refused)
+    if plan.rates:
+        rates = Table("rate", "things", "expected", "drawn", "faults", "stretched", "basis", box=None, pad_edge=False)
+        for use in plan.rates:
+            figures = (use.things, f"{use.expected_events:.3g}", use.events, use.faults, use.stretched, use.basis)
+            rates.add_row(use.name, *map(str, figures))
+        console.print(rates)
     return Exit.PASSED

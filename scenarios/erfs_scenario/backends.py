@@ -84,13 +84,16 @@ def refuse_unsupported(plan: Plan, backend: str, file: ScenarioFile) -> None:
         ConfigError: names each such fault, and the bus, with its line and what can be done instead.
     """
     problems = [*_bus_problems(plan, backend, file)]
-    places = {name: index for index, name in enumerate(file.fault_names())}
-    for fault in sorted(plan.faults, key=lambda fault: places[fault.id]):
+    told: set[tuple[str | int, ...]] = set()
+    for fault in plan.faults:
         refusal = _CANNOT[backend].get(fault.kind) or _in_band_refusal(plan, fault)
-        if refusal is not None:
+        place = file.place_of(fault)
+        if refusal is not None and place not in told:
+            told.add(place)
             reason, substitute = refusal
             message = f'fault "{fault.id}": {backend} cannot do {fault.kind.value}: {reason}'
-            problems.append(file.document.problem(("faults", places[fault.id], "kind"), message, substitute))
+            problems.append(file.document.problem(place, message, substitute))
+    problems.sort(key=lambda problem: (problem.line, problem.column))
     if problems:
         raise ConfigError(file.source, problems)
 

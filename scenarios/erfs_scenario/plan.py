@@ -15,9 +15,12 @@ from erfs.errors import ConfigError, Problem
 from erfs.fabric import Fabric, LinkEnd
 from erfs.faults import LINK_KINDS, NAMELESS_TARGETS, ONE_ENDED, Fault, FaultKind
 from erfs.ids import LinkId, NodeId
-from erfs.units import MS, SECOND, US
+from erfs.units import MS, SECOND, US, format_duration
 from erfs_scenario.demands import DemandSet, ring_pairs, sampled_pairs
+from erfs_scenario.fault_model import published_rates
+from erfs_scenario.schedules import PassedOver, RateUse, draw_faults, instants, one_by_one, pass_over, spread_out
 from erfs_scenario.schema import (
+    FAULT_COUNT_MAX,
     TAIL_NS,
     Expect,
     FaultPart,
@@ -26,6 +29,7 @@ from erfs_scenario.schema import (
     TimersPart,
     TimingName,
     TimingPart,
+    suggest,
 )
 from erfs_scenario.selectors import Misfit, select_links, select_nodes
 
@@ -147,10 +151,24 @@ class Plan:
     baselines: tuple[str, ...] = ()
     """Behaviours that the same faults are replayed against; only in simulation."""
 
+    passed_over: tuple[PassedOver, ...] = ()
+    """Drawn faults that do not happen, as another holds their target."""
+    rates: tuple[RateUse, ...] = ()
+    """What the rates of the fault model came to, where faults were drawn by them."""
+    missing: tuple[LinkId, ...] = ()
+    """Links taken out of the fabric before the run."""
+
     def header(self, backend: str) -> dict[str, Any]:
         """Return the fields of the journal's ``run_started``: all the judge needs, and nothing of this machine."""
         kinds = [node.kind.value for node in self.fabric.nodes.values()]
-        return {
+        drawn: dict[str, Any] = {}
+        if self.passed_over:
+            drawn["passed_over"] = [passed.to_json() for passed in self.passed_over]
+        if self.rates:
+            drawn["rates"] = [use.to_json() for use in self.rates]
+        if self.missing:
+            drawn["missing_links"] = list(self.missing)
+        return drawn | {
             "name": self.name,
             "description": self.description,
             "backend": backend,
@@ -234,31 +252,60 @@ def compile_plan(
             return ()
 
     zero_ns = scenario.warm_up + scenario.settle
-    faults = []
+    missing: tuple[LinkId, ...] = ()
+    if (absent := scenario.fabric.missing) is not None:
+        missing = resolved(("fabric", "missing"), partial(select_links, fabric, absent, stream(seed, "missing")))
+        fabric = fabric.without_links(missing)
+    single: list[Fault] = []
+    repeated: list[Fault] = []
     for index, (name, part) in enumerate(zip(file.fault_names(), scenario.faults, strict=True)):
-        links: tuple[LinkId, ...] = ()
-        nodes: tuple[NodeId, ...] = ()
-        if part.target is not None:
-            rng = stream(seed, f"fault/{name}")
-            path = ("faults", index, "target")
-            if part.kind in LINK_KINDS:
-                links = resolved(path, partial(select_links, fabric, part.target, rng))
-            else:
-                nodes = resolved(path, partial(select_nodes, fabric, part.target, rng))
-        faults.append(
-            Fault(
-                name,
+        starts = instants(part, scenario.duration)
+        if not starts:
+            problems.append(file.document.problem(("faults", index, "at"), "not one of these ends before the run does"))
+        for number, start_ns in enumerate(starts, start=1):
+            fault_id = name if part.every is None else f"{name}#{number}"
+            links: tuple[LinkId, ...] = ()
+            nodes: tuple[NodeId, ...] = ()
+            if part.target is not None:
+                rng = stream(seed, f"fault/{fault_id}")
+                path = ("faults", index, "target")
+                if part.kind in LINK_KINDS:
+                    links = resolved(path, partial(select_links, fabric, part.target, rng))
+                else:
+                    nodes = resolved(path, partial(select_nodes, fabric, part.target, rng))
+                if not links and not nodes:
+                    break  # the same would be wrong with the others
+            fault = Fault(
+                fault_id,
                 part.kind,
-                zero_ns + part.at,
-                zero_ns + part.end_ns,
+                zero_ns + start_ns,
+                zero_ns + start_ns + part.end_ns - part.at,
                 links,
                 nodes,
-                ends=_ends(fabric, part, links, stream(seed, f"end/{name}")),
+                ends=_ends(fabric, part, links, stream(seed, f"end/{fault_id}")),
                 loss_ppm=part.loss or 0,
                 period_ns=part.period_ns if part.kind is FaultKind.LINK_FLAP else 0,
                 rate_bps=part.rate or 0,
             )
-        )
+            if part.pause is not None:
+                repeated += one_by_one(fault, part.pause)
+            elif part.spread is not None:
+                repeated += spread_out(fault, part.spread, stream(seed, f"spread/{fault_id}"))
+            else:
+                (single if part.every is None else repeated).append(fault)
+        last_ns = max((fault.end_at_ns for fault in repeated), default=0)
+        if scenario.duration is not None and last_ns > zero_ns + scenario.duration:
+            key = "pause" if part.pause is not None else "times"
+            message = (
+                f"the last of them ends {format_duration(last_ns - zero_ns - scenario.duration)} after the run does"
+            )
+            problems.append(file.document.problem(("faults", index, key), message, "raise duration"))
+            break
+    by_chance, rates = _by_chance(file, fabric, seed, problems)
+    faults, passed_over = pass_over(single, [*repeated, *by_chance])
+    if len(single) + len(repeated) + len(by_chance) > FAULT_COUNT_MAX:
+        place = ("random_faults", "acceleration") if by_chance else ("faults",)
+        problems.append(file.document.problem(place, f"more than {FAULT_COUNT_MAX:,} faults in one plan"))
     sets = []
     wanted = scenario.demands
     endpoints = tuple(node.id for node in fabric.endpoints if fabric.attachments[node.id])
@@ -286,8 +333,9 @@ def compile_plan(
         problems.append(file.document.problem(("demands",), message))
     if problems:
         raise ConfigError(file.source, sorted(problems, key=lambda problem: (problem.line, problem.column)))
-    faults.sort(key=lambda fault: (fault.at_ns, fault.id))
-    tail_ns = max(fault.end_at_ns for fault in faults) + TAIL_NS
+    # By chance nothing may have happened; the run is then as long as something could have.
+    last_ns = max([fault.end_at_ns for fault in faults] + [zero_ns + use.until_ns for use in rates], default=zero_ns)
+    tail_ns = last_ns + TAIL_NS
     return Plan(
         name=scenario.name,
         description=scenario.description.strip(),
@@ -303,7 +351,53 @@ def compile_plan(
         is_bus_in_band=scenario.fabric.kernel is not None and scenario.fabric.kernel.bus == "in_band",
         expectations=_expectations(scenario.expect),
         baselines=scenario.baselines,
+        passed_over=tuple(passed_over),
+        rates=rates,
+        missing=missing,
     )
+
+
+def _by_chance(
+    file: ScenarioFile, fabric: Fabric, seed: int, problems: list[Problem]
+) -> tuple[list[Fault], tuple[RateUse, ...]]:
+    """Return the faults drawn at the rates of the fault model; what is wrong goes to *problems*."""
+    part = file.scenario.random_faults
+    if part is None:
+        return [], ()
+    zero_ns = file.scenario.warm_up + file.scenario.settle
+    until_ns = part.until if part.until is not None else file.scenario.duration
+    assert until_ns is not None
+    known = published_rates()
+    place: tuple[str | int, ...] = ("random_faults", "rates")
+    for name in part.per_month:
+        if name not in part.rates:
+            message = f'"{name}" is not among the rates'
+            advice = suggest(name, part.rates)
+            path = ("random_faults", "per_month", name)
+            problems.append(file.document.problem(path, message, advice, is_key=True))
+    found: list[Fault] = []
+    uses: list[RateUse] = []
+    names = set(file.fault_names())
+    for index, name in enumerate(part.rates):
+        here = (*place, index) if (*place, index) in file.document.values else place
+        if name not in known:
+            problems.append(file.document.problem(here, f'there is no rate "{name}"', suggest(name, known)))
+            continue
+        if name in names or name in part.rates[:index]:
+            problems.append(file.document.problem(here, f'"{name}" is there twice', "names are unique"))
+            continue
+        rng = stream(seed, f"rate/{name}")
+        try:
+            drawn, use = draw_faults(
+                name, known[name], part, fabric, zero_ns, zero_ns + until_ns, rng, count_max=FAULT_COUNT_MAX
+            )
+        except Misfit as misfit:
+            message = f'{name}: {misfit.message} in fabric "{fabric.name}"'
+            problems.append(file.document.problem(here, message, misfit.suggestion))
+            continue
+        found += drawn
+        uses.append(use)
+    return found, tuple(uses)
 
 
 def _ends(fabric: Fabric, part: FaultPart, links: tuple[LinkId, ...], rng: random.Random) -> tuple[LinkEnd, ...]:

@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from erfs.errors import ConfigError, Problem
-from erfs.faults import LINK_KINDS, NAMELESS_TARGETS, ONE_ENDED, FaultKind
+from erfs.faults import LINK_KINDS, NAMELESS_TARGETS, ONE_ENDED, Fault, FaultKind
 from erfs.generators import GENERATORS
 from erfs.units import MS, SECOND, parse_duration
 from erfs_scenario import yaml_marks
@@ -126,29 +126,11 @@ class KernelFabric(Generate):
     """out_of_band: over a management network that no fault touches; in_band: over the fabric's own links."""
 
 
-class FabricPart(_Part):
-    """Where the fabric comes from; `--fabric` overrides it."""
-
-    file: str | None = None
-    """A fabric file, relative to the scenario."""
-    generate: Generate | None = None
-    kernel: KernelFabric | None = None
-    """Made instead for the kernel backend, whose fabric must fit on one machine."""
-
-    @model_validator(mode="after")
-    def _is_one(self) -> Self:
-        if (self.file is None) == (self.generate is None):
-            raise PydanticCustomError(
-                "fabric", "a fabric is either a file or generated", {"advice": "keep one of file, generate"}
-            )
-        return self
-
-
 class Selector(_Part):
     """
     Which links or nodes. Every key narrows the choice; `random` then draws that many of what is left.
 
-    Without `random` and `name` everything that fits is hit.
+    Without `random`, `share` and `name` everything that fits is hit.
     """
 
     kind: Literal["trunk", "access", "switch", "host"] | None = None
@@ -157,22 +139,61 @@ class Selector(_Part):
     """leaf is 1, spine is 2, top the highest there is; of a link, the tier of its higher end."""
     label: dict[str, str | int] = {}
     """Labels and their values, such as {rail: 3}; of a link, those of either end or its own."""
+    rail: str | int | None = None
+    """Short for label: {rail: …}."""
+    pod: str | int | None = None
+    """Short for label: {pod: …}."""
     name: Names | None = None
     """Identities or display names. Of links also "node:port", or "node - node" for all cables between two nodes."""
     random: Annotated[int, Field(ge=1)] | None = None
     """Draw this many, from the seed."""
+    share: Share | None = None
+    """Draw this share of what fits, from the seed: to the nearest number, at least one."""
     share_switch: bool = False
     """Of links drawn by `random`: all on one switch, as when a line card dies."""
+    together: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = None
+    """Things that go together: those of one shared_risk group, or those with one value of the label named here, such as
+    rack. `random` and `share` then draw groups, not things."""
 
     @model_validator(mode="after")
     def _is_sensible(self) -> Self:
         if self.share_switch and (self.random is None or self.kind in ("switch", "host")):
             raise PydanticCustomError("selector", "share_switch is for links drawn by random", {"key": "share_switch"})
+        if self.share is not None and self.random is not None:
+            raise PydanticCustomError("selector", "both random and share say how many", {"key": "share"})
+        if self.together is not None and self.share_switch:
+            raise PydanticCustomError("selector", "share_switch is a way to be together", {"key": "share_switch"})
         if not self.model_dump(exclude_defaults=True):
             raise PydanticCustomError(
                 "selector",
                 "an empty selector would hit everything",
                 {"advice": "say kind, tier, label, name or random"},
+            )
+        return self
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Every label asked for, rail and pod among them."""
+        short = {key: value for key, value in (("rail", self.rail), ("pod", self.pod)) if value is not None}
+        return {key: str(value) for key, value in (self.label | short).items()}
+
+
+class FabricPart(_Part):
+    """Where the fabric comes from; `--fabric` overrides it."""
+
+    file: str | None = None
+    """A fabric file, relative to the scenario."""
+    generate: Generate | None = None
+    kernel: KernelFabric | None = None
+    """Made instead for the kernel backend, whose fabric must fit on one machine."""
+    missing: Selector | None = None
+    """Links that were never there: real fabrics begin with some of their trunks gone."""
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.file is None) == (self.generate is None):
+            raise PydanticCustomError(
+                "fabric", "a fabric is either a file or generated", {"advice": "keep one of file, generate"}
             )
         return self
 
@@ -241,6 +262,14 @@ class FaultPart(_Part):
     """Of link_flap: down for one half of it, up for the other; 1 s where left out."""
     rate: Rate | None = None
     """Of rate_limit: what is left, such as "10 Mbit/s"."""
+    every: Duration | None = None
+    """Again and again, `at` being the first time; the target is drawn anew each time."""
+    times: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Of every: how often; up to the scenario's duration where left out."""
+    pause: Duration | None = None
+    """One target after another, each for as long as the fault lasts, with this pause between two: rolling maintenance."""
+    spread: Duration | None = None
+    """The targets fail one by one within this time, drawn from the seed, and are mended together."""
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -255,6 +284,7 @@ class FaultPart(_Part):
             raise PydanticCustomError("fault", "the fault ends before it has begun", {"key": key})
         self._check_target()
         self._check_options()
+        self._check_schedule()
         return self
 
     @property
@@ -296,6 +326,21 @@ class FaultPart(_Part):
         if self.target.share_switch and self.kind not in LINK_KINDS:
             raise PydanticCustomError("fault", "share_switch is for links", {"key": "target.share_switch"})
 
+    def _check_schedule(self) -> None:
+        for key in ("every", "times", "pause", "spread"):
+            if key != "times" and getattr(self, key) == 0:
+                raise PydanticCustomError("fault", "{key} is zero", {"key": key, "advice": "leave it out"})
+        if self.times is not None and self.every is None:
+            raise PydanticCustomError("fault", "times goes with every", {"key": "times", "advice": "add every: 10 s"})
+        both = [key for key in ("every", "pause", "spread") if getattr(self, key) is not None]
+        if len(both) > 1:
+            names = " and ".join(both)
+            raise PydanticCustomError("fault", "{names} do not go together", {"names": names, "key": both[1]})
+        if both and both != ["every"] and self.target is None:
+            raise PydanticCustomError("fault", "{key} needs targets", {"key": both[0]})
+        if self.spread is not None and self.spread >= self.end_ns - self.at:
+            raise PydanticCustomError("fault", "some would begin after all are mended", {"key": "spread"})
+
     def _check_options(self) -> None:
         kind = self.kind.value
         for key, kinds in _OPTIONS.items():
@@ -321,6 +366,32 @@ _OPTIONS: Final = {
     "rate": frozenset({FaultKind.RATE_LIMIT}),
 }
 _NEEDED: Final = (("loss", FaultKind.PACKET_LOSS, "30 %"), ("rate", FaultKind.RATE_LIMIT, "10 Mbit/s"))
+
+
+def _acceleration(value: object) -> object:
+    if isinstance(value, dict):
+        raise PydanticCustomError(
+            "acceleration",
+            "rates and repairs are scaled alike, or nothing could be said of natural rates",
+            {"advice": "one number, such as acceleration: 100"},
+        )
+    return value
+
+
+class RandomFaults(_Part):
+    """Faults drawn at the rates of the fault model; `erfs_scenario/fault-model.yaml` has each with its source."""
+
+    rates: Names
+    """Which of its rates."""
+    acceleration: Annotated[int, BeforeValidator(_acceleration), Field(ge=1, le=1_000_000)] = 1
+    """Rates times this, repairs through this."""
+    per_month: dict[str, Share] = {}
+    """Events per thing and month of 730 h, instead of the fault model's."""
+    shortest: Duration = 1 * SECOND
+    """Repairs that the acceleration makes shorter than this last this long, which overstates their downtime."""
+    from_: Annotated[Duration, Field(alias="from")] = 0
+    until: Duration | None = None
+    """All are over by then; by default the scenario's duration."""
 
 
 class RecoveryBounds(_Part):
@@ -416,7 +487,10 @@ class Scenario(_Part):
     description: str = ""
     fabric: FabricPart
     demands: Demands = Demands(all_pairs=True)
-    faults: Annotated[tuple[FaultPart, ...], Field(min_length=1, max_length=10_000, strict=False)]
+    faults: Annotated[tuple[FaultPart, ...], Field(min_length=1, max_length=10_000, strict=False)] = ()
+    """What happens at stated times; may be left out where there are random_faults."""
+    random_faults: RandomFaults | None = None
+    """What happens by chance."""
     expect: Expect = Expect()
     seed: Annotated[int, Field(ge=0)] = 1
     warm_up: Duration = 5 * SECOND
@@ -432,6 +506,9 @@ class Scenario(_Part):
     protection: bool = True
     """Whether programs are armed; `--no-protection` switches it off."""
 
+
+FAULT_COUNT_MAX: Final = 20_000
+"""Of one plan, however it came about: more is a typing mistake in a rate or a period."""
 
 # What is left to happen after the last fault ended, unless the file says otherwise: the default wait-to-restore of 2 s, then the
 # restoration, and as much again for seeing that nothing else happens.
@@ -456,6 +533,17 @@ class ScenarioFile:
         return tuple(
             fault.name or f"{fault.kind.value}-{index}" for index, fault in enumerate(self.scenario.faults, start=1)
         )
+
+    def place_of(self, fault: Fault) -> yaml_marks.Path:
+        """Return where the kind of a fault of a plan is said: the n-th of several is called NAME#n."""
+        name = fault.id.partition("#")[0]
+        names = self.fault_names()
+        if name in names:
+            return ("faults", names.index(name), "kind")
+        chance = self.scenario.random_faults
+        assert chance is not None
+        place: yaml_marks.Path = ("random_faults", "rates", chance.rates.index(name))
+        return place if place in self.document.values else place[:-1]
 
 
 def load_scenario(path: Path) -> ScenarioFile:
@@ -549,6 +637,21 @@ def _duplicate_names(document: Document) -> list[Problem]:
 
 def _timing_problems(scenario: Scenario, document: Document) -> list[Problem]:
     problems = []
+    for index, fault in enumerate(scenario.faults):
+        if fault.every is not None and fault.times is None and scenario.duration is None:
+            message = "every has no end"
+            problems.append(document.problem(("faults", index, "every"), message, "say times, or the run's duration"))
+    chance = scenario.random_faults
+    if chance is None and not scenario.faults:
+        problems.append(document.problem((), '"faults" is missing'))
+    if chance is not None:
+        until_ns = scenario.duration if chance.until is None else chance.until
+        if until_ns is None:
+            problems.append(document.problem(("random_faults",), "random faults have no end", "say until: 1 h"))
+        elif scenario.duration is not None and until_ns > scenario.duration:
+            problems.append(document.problem(("random_faults", "until"), "random faults end after the run does"))
+        elif until_ns <= chance.from_:
+            problems.append(document.problem(("random_faults", "from"), "random faults end before they begin"))
     if scenario.duration is not None:
         for index, fault in enumerate(scenario.faults):
             if fault.end_ns > scenario.duration:

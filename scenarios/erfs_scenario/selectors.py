@@ -7,13 +7,16 @@ Rule 2: a selector that means nothing here is an error that says what there is.
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from fractions import Fraction
+from typing import Final, TypeVar
 
 from erfs.fabric import Fabric, Link, Node
 from erfs.ids import LinkId, NodeId
 from erfs_scenario.schema import Selector, suggest
 
 T = TypeVar("T")
+SHARED_RISK: Final = "shared_risk"
+"""Of `Selector.together`: not a label, but the shared-risk groups of links."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,36 @@ def select_links(fabric: Fabric, selector: Selector, rng: random.Random) -> tupl
     Raises:
         Misfit: a name is not in the fabric, nothing fits, or less than `random` asks for.
     """
+    if selector.share_switch:
+        return _on_one_switch(fabric, _fitting_links(fabric, selector), selector.random or 1, rng)
+    drawn = _drawn(link_groups(fabric, selector), selector, rng, "groups" if selector.together else "links")
+    return tuple(sorted({link for group in drawn for link in group}))
+
+
+def link_groups(fabric: Fabric, selector: Selector) -> tuple[tuple[LinkId, ...], ...]:
+    """
+    Return what *selector* may draw: each link by itself, or the links that go together.
+
+    Raises:
+        Misfit: nothing fits.
+    """
+    links = _fitting_links(fabric, selector)
+    if selector.together is None:
+        return tuple((link.id,) for link in links)
+    key = selector.together
+    groups: dict[str, list[LinkId]] = {}
+    for link in links:
+        labels = (link.labels, *(fabric.nodes[end.node].labels for end in link.ends))
+        of_link: Iterable[str] = link.srlgs if key == SHARED_RISK else {found[key] for found in labels if key in found}
+        for group in of_link:
+            groups.setdefault(group, []).append(link.id)
+    if not groups:
+        what = "is in a shared-risk group" if key == SHARED_RISK else f"has the label {key}"
+        raise Misfit("together", f"no such link {what}", "" if key == SHARED_RISK else _labels_there(fabric, key))
+    return tuple(tuple(groups[name]) for name in sorted(groups))
+
+
+def _fitting_links(fabric: Fabric, selector: Selector) -> list[Link]:
     links = [link for link in fabric.links.values() if not link.is_self_loop]
     if selector.name is not None:
         links = _named_links(fabric, links, selector.name)
@@ -48,20 +81,18 @@ def select_links(fabric: Fabric, selector: Selector, rng: random.Random) -> tupl
             f"no such link has its higher end in tier {tier}",
             _tiers_there(fabric),
         )
-    for key, value in sorted(selector.label.items()):
+    for key, value in sorted(selector.labels.items()):
         links = _narrowed(
             links,
             lambda link, key=key, value=value: any(  # type: ignore[misc]
-                labels.get(key) == str(value)
+                labels.get(key) == value
                 for labels in (link.labels, *(fabric.nodes[end.node].labels for end in link.ends))
             ),
-            "label",
+            _label_key(selector, key),
             f'no such link, nor an end of one, has the label {key} = "{value}"',
             _labels_there(fabric, key),
         )
-    if selector.share_switch:
-        return _on_one_switch(fabric, links, selector.random or 1, rng)
-    return tuple(link.id for link in _drawn(links, selector, rng, "links"))
+    return links
 
 
 def select_nodes(
@@ -79,6 +110,40 @@ def select_nodes(
     Raises:
         Misfit: as `select_links`.
     """
+    groups = node_groups(fabric, selector, is_for_endpoints=is_for_endpoints)
+    drawn = _drawn(groups, selector, rng, "groups" if selector.together else "nodes")
+    return tuple(sorted({node for group in drawn for node in group}))
+
+
+def node_groups(
+    fabric: Fabric, selector: Selector, *, is_for_endpoints: bool = False
+) -> tuple[tuple[NodeId, ...], ...]:
+    """
+    Return what *selector* may draw: each node by itself, or the nodes that go together.
+
+    Raises:
+        Misfit: nothing fits.
+    """
+    nodes = _fitting_nodes(fabric, selector, is_for_endpoints)
+    if selector.together is None:
+        return tuple((node.id,) for node in nodes)
+    key = selector.together
+    groups: dict[str, list[NodeId]] = {}
+    for node in nodes:
+        of_node: Iterable[str]
+        if key == SHARED_RISK:
+            of_node = {srlg for link in fabric.links_of[node.id] for srlg in link.srlgs}
+        else:
+            of_node = {node.labels[key]} if key in node.labels else set()
+        for group in of_node:
+            groups.setdefault(group, []).append(node.id)
+    if not groups:
+        what = "is in a shared-risk group" if key == SHARED_RISK else f"has the label {key}"
+        raise Misfit("together", f"no such node {what}", "" if key == SHARED_RISK else _labels_there(fabric, key))
+    return tuple(tuple(groups[name]) for name in sorted(groups))
+
+
+def _fitting_nodes(fabric: Fabric, selector: Selector, is_for_endpoints: bool) -> list[Node]:
     nodes = (
         list(fabric.endpoints)
         if is_for_endpoints
@@ -94,15 +159,20 @@ def select_nodes(
         nodes = _narrowed(
             nodes, lambda node: _tier_of(node) == tier, "tier", f"no such node is in tier {tier}", _tiers_there(fabric)
         )
-    for key, value in sorted(selector.label.items()):
+    for key, value in sorted(selector.labels.items()):
         nodes = _narrowed(
             nodes,
-            lambda node, key=key, value=value: node.labels.get(key) == str(value),  # type: ignore[misc]
-            "label",
+            lambda node, key=key, value=value: node.labels.get(key) == value,  # type: ignore[misc]
+            _label_key(selector, key),
             f'no such node has the label {key} = "{value}"',
             _labels_there(fabric, key),
         )
-    return tuple(node.id for node in _drawn(nodes, selector, rng, "nodes"))
+    return nodes
+
+
+def _label_key(selector: Selector, label: str) -> str:
+    """Return the key of *selector* that asks for *label*."""
+    return label if label in ("rail", "pod") and label in selector.model_fields_set else "label"
 
 
 def _narrowed(items: list[T], fits: Callable[[T], bool], key: str, message: str, suggestion: str = "") -> list[T]:
@@ -113,6 +183,9 @@ def _narrowed(items: list[T], fits: Callable[[T], bool], key: str, message: str,
 
 
 def _drawn(items: Sequence[T], selector: Selector, rng: random.Random, what: str) -> Sequence[T]:
+    if selector.share is not None:
+        count = max(1, round(Fraction(selector.share * len(items), 1_000_000)))
+        return [items[index] for index in sorted(rng.sample(range(len(items)), count))]
     if selector.random is None:
         return items
     if selector.random > len(items):
