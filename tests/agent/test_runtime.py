@@ -323,6 +323,7 @@ async def test_a_program_that_arrived_is_rehearsed_as_an_ordinary_process(monkey
     async with bench() as here:
         here.say(Address(Channel.PROGRAM, LEAF), PROGRAM)
         await here.until(here.acks)
+        await here.until(lambda: rehearsed)
 
     assert rehearsed == [(True, PROGRAM.digest)]
 

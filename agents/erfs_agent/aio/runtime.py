@@ -164,8 +164,12 @@ class AgentRuntime:
         if delivered is not None:
             self._take(delivered)
             if isinstance(delivered.message, Program):
-                with ordinary():
-                    self.core.rehearse()
+                # When the answer to it has gone out: the controller waits for that.
+                asyncio.get_running_loop().call_soon(self._rehearse)
+
+    def _rehearse(self) -> None:
+        with ordinary():
+            self.core.rehearse()
 
     def _on_state(self, is_connected: bool) -> None:
         self._take(BusConnected() if is_connected else BusLost())
