@@ -30,6 +30,7 @@ from benchmarks.timing import (  # noqa: E402 -- the line above is for it
     load_now,
     machine_facts,
     markdown_table,
+    read_lines_of_json,
     write_between_markers,
 )
 from erfs.cli.run import fabric_for  # noqa: E402
@@ -182,11 +183,7 @@ class Lines:
 def read_lines(path: Path) -> Lines:
     """Return what is in a file of runs; half a line at its end, from an interruption, is left out."""
     found = Lines()
-    for text in path.read_text().splitlines() if path.exists() else ():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
+    for line in read_lines_of_json(path):
         if line["kind"] == "run":
             found.runs.append(Run.of_line(line))
         elif line["kind"] == "header":
@@ -357,12 +354,17 @@ def _rounded(value_ns: int) -> int:
     return round(value_ns / GRAIN_NS) * GRAIN_NS
 
 
+def _loads(runs: Sequence[Run]) -> list[float]:
+    """Return the load of the last minute before each run, where it is known."""
+    return [float(run.load_before.split()[0]) for run in runs if run.load_before]
+
+
 def code_of(timing: Timing, lines: Lines) -> str:
     """Return what `LAB_K4` in erfs_scenario/plan.py is to be replaced by, its source included."""
     default = Timing()
     runs = [run for run in lines.runs if run.scenario == FITTED_ON]
     machine = lines.header.get("machine", {})
-    loads = [float(run.load_before.split()[0]) for run in runs if run.load_before]
+    loads = _loads(runs)
     settings = [
         f"    {one.name}={getattr(timing, one.name) // US:_} * US,"
         for one in fields(Timing)
@@ -438,7 +440,7 @@ def table_of(rows: Sequence[Row], lines: Lines, predicted: Sequence[Run]) -> str
         notes.append(f"- {scenario}{' (fitted on it)' if scenario == FITTED_ON else ''}: {said}.")
     machine = lines.header.get("machine", {})
     where = f"processor {machine.get('processor', '?')}, cores {machine.get('cores', '?')}, {machine.get('day', '?')}"
-    loads = [float(run.load_before.split()[0]) for run in lines.runs if run.load_before]
+    loads = _loads(lines.runs)
     if loads:
         where += f", load before a run {min(loads):.2f} .. {max(loads):.2f}"
     return "\n".join([f"{where}; {lines.troubles} runs failed.", "", table, "", *notes])

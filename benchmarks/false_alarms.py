@@ -10,22 +10,15 @@ many of them went down, how often an observer that was late itself put a judgeme
 import argparse
 import asyncio
 import sys
-import tempfile
 import time
 from collections import Counter
-from contextlib import closing
-from pathlib import Path
 
-from benchmarks.recovery_systems import Erfs, fabric_of, watched_links
+from benchmarks.recovery_systems import Erfs, bench_of, fabric_of, watched_links
 from benchmarks.sessions import busy
 from benchmarks.timing import fail, load_now
-from erfs.addressing import plan_addresses
-from erfs.aio.loop import loop_factory
-from erfs.aio.namespaces import inside
 from erfs.fabric import Medium
 from erfs.units import MS, SECOND
-from erfs_scenario.kernel.lab import marked, why_not
-from erfs_scenario.kernel.spaces import Spaces
+from erfs_scenario.kernel.lab import why_not
 
 
 def main() -> None:
@@ -55,14 +48,8 @@ def watch(interval_ns: int, seconds: int, loaded: int, pods: int) -> Counter[str
     """Return how many sessions there are, and what happened to them within so many seconds."""
     fabric = fabric_of(4, Medium.LOSSY)
     links = watched_links(fabric, pods)
-    with (
-        marked(),
-        tempfile.TemporaryDirectory(prefix="erfs-false-alarms-") as folder,
-        closing(Spaces(fabric, plan_addresses(fabric))) as spaces,
-        inside(spaces.path(None)),
-        asyncio.Runner(loop_factory=loop_factory()) as runner,
-    ):
-        system = Erfs(spaces, Path(folder), links, name="ERFS", interval_ns=interval_ns)
+    with bench_of(fabric, "erfs-false-alarms-") as (spaces, folder, runner):
+        system = Erfs(spaces, folder, links, name="ERFS", interval_ns=interval_ns)
         found = runner.run(_watch(system, seconds, loaded))
     found["sessions"] = 2 * len(links)
     return found

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -39,7 +39,7 @@ from benchmarks.recovery_report import (
     show,
     summary,
 )
-from benchmarks.recovery_systems import Erfs, KernelOnly, System, fabric_of, watched_links
+from benchmarks.recovery_systems import Erfs, KernelOnly, System, bench_of, fabric_of, watched_links
 from benchmarks.recovery_trials import (
     FAULTS,
     LIVENESS_FAULTS,
@@ -53,12 +53,9 @@ from benchmarks.recovery_trials import (
     window_of,
 )
 from benchmarks.timing import fail, load_now, machine_facts, write_between_markers
-from erfs.addressing import plan_addresses
-from erfs.aio.loop import loop_factory
-from erfs.aio.namespaces import inside
 from erfs.fabric import Medium
 from erfs.units import MS, SECOND
-from erfs_scenario.kernel.lab import marked, why_not
+from erfs_scenario.kernel.lab import why_not
 from erfs_scenario.kernel.spaces import LabError, Spaces
 
 MARKERS: Final = "recovery"
@@ -180,16 +177,10 @@ def _write(file: Any, kind: str, fields: Mapping[str, Any]) -> None:
 def _measure(arguments: argparse.Namespace, before: Lines, file: Any) -> bool:
     """Run what is not done yet; return whether it came to its end."""
     fabric = fabric_of(4, Medium(arguments.medium))
-    with (
-        marked(),
-        tempfile.TemporaryDirectory(prefix="erfs-recovery-") as folder,
-        closing(Spaces(fabric, plan_addresses(fabric))) as spaces,
-        inside(spaces.path(None)),
-        asyncio.Runner(loop_factory=loop_factory()) as runner,
-    ):
+    with bench_of(fabric, "erfs-recovery-") as (spaces, folder, runner):
         # FRR's daemons are another user's, and their files are in there.
-        Path(folder).chmod(0o711)
-        run = _Run(arguments, before, file, spaces, Path(folder))
+        folder.chmod(0o711)
+        run = _Run(arguments, before, file, spaces, folder)
         return runner.run(run.to_the_end())
 
 

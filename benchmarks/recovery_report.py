@@ -5,7 +5,6 @@ Rule 2: a trial in which a flow never recovered is larger than every other; it i
 Rule 3: a 95th percentile needs 59 trials (RFC-free arithmetic: 0.95 to the 59th is below 0.05); with fewer there is none.
 """
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.recovery_trials import FAULTS, FIRST_OF_TWO, ISOLATED, LINK_DOWN, ONE_WAY, SECOND_FAILURE, SILENT
-from benchmarks.timing import fail, markdown_table
+from benchmarks.timing import fail, markdown_table, read_lines_of_json
 
 KERNEL_ONLY: Final = "kernel only"
 FRR: Final = ("FRR default", "FRR tuned")
@@ -90,13 +89,7 @@ class Lines:
 def read_lines(path: Path) -> Lines:
     """Return what is in a file of results; half a line at its end, from an interruption, is left out."""
     found = Lines()
-    if not path.exists():
-        return found
-    for text in path.read_text().splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
+    for line in read_lines_of_json(path):
         match line.pop("kind"):
             case "header":
                 found.header = line

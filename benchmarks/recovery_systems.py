@@ -8,21 +8,26 @@ Rule 3: processes are counted and ended by their ids, descendants included.
 import asyncio
 import json
 import os
+import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from erfs.addressing import PREFIXES_LABEL, Addressing
+from erfs.addressing import PREFIXES_LABEL, Addressing, plan_addresses
+from erfs.aio.loop import loop_factory
+from erfs.aio.namespaces import inside
 from erfs.fabric import Fabric, Link, Medium
 from erfs.generators import generate
 from erfs.ids import NodeId
 from erfs.messages import Program
 from erfs.paths import Topology, compute
 from erfs.units import MS
+from erfs_scenario.kernel.lab import marked
 from erfs_scenario.kernel.members import Members
 from erfs_scenario.kernel.spaces import LabError, Spaces
 from erfs_scenario.nodes import agent_nodes
@@ -48,6 +53,19 @@ def fabric_of(k: int, medium: Medium) -> Fabric:
         for place, host in enumerate(plain.endpoints)
     ]
     return plain.with_nodes(labelled)
+
+
+@contextmanager
+def bench_of(fabric: Fabric, prefix: str) -> Iterator[tuple[Spaces, Path, asyncio.Runner]]:
+    """Yield namespaces for *fabric*, a folder of that *prefix*, and an event loop in the namespace of the bus; all of it ends here."""
+    with (
+        marked(),
+        tempfile.TemporaryDirectory(prefix=prefix) as folder,
+        closing(Spaces(fabric, plan_addresses(fabric))) as spaces,
+        inside(spaces.path(None)),
+        asyncio.Runner(loop_factory=loop_factory()) as runner,
+    ):
+        yield spaces, Path(folder), runner
 
 
 def watched_links(fabric: Fabric, pods: int) -> tuple[Link, ...]:

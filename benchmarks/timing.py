@@ -5,16 +5,17 @@ Rule 2: medians, never the best run; the machine's load is told with them.
 """
 
 import gc
+import json
 import os
 import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 # Settings of OpenBLAS that some images carry for a processor they don't run on: they slow all of numpy down.
@@ -132,6 +133,16 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table."""
     lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def read_lines_of_json(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield what is in a file of JSON lines, if there is one; half a line at its end, from an interruption, is left out."""
+    for text in path.read_text().splitlines() if path.exists() else ():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        yield line
 
 
 def write_between_markers(path: Path, name: str, text: str) -> None:
