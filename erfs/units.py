@@ -14,6 +14,9 @@ SECOND: Final = 1_000_000_000
 MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
 
+PPM: Final = 1_000_000
+"""Shares are integers too: so many millionths."""
+
 GBPS: Final = 1_000_000_000
 
 _DURATION_UNITS: Final = {

@@ -17,11 +17,10 @@ from typing import Final, Generic, TypeVar
 from erfs.aio.filters import FilterIndex, ancestors, matches
 from erfs.aio.outbox import Item, Outbox
 from erfs.ports import Incoming, Priority
-from erfs.units import MS, SECOND, US
+from erfs.units import MS, PPM, SECOND, US
 
 Payload = TypeVar("Payload")
 
-_MILLION: Final = 1_000_000
 # A fact goes to some tens of armed agents, each at its own time. What goes to thousands (the leader's refresh) would only cost events.
 APART_MAX: Final = 256
 
@@ -488,16 +487,16 @@ class MemoryBroker(Generic[Payload]):
         if conditions.jitter_ns:
             hop_ns += self._rng.randrange(conditions.jitter_ns + 1)
         if conditions.loss_ppm:
-            while self._rng.randrange(_MILLION) < conditions.loss_ppm:
+            while self._rng.randrange(PPM) < conditions.loss_ppm:
                 hop_ns += conditions.retransmit_ns
         return hop_ns
 
     def _copy_count(self) -> int:
         conditions = self.conditions
-        if conditions.drop_ppm and self._rng.randrange(_MILLION) < conditions.drop_ppm:
+        if conditions.drop_ppm and self._rng.randrange(PPM) < conditions.drop_ppm:
             self.dropped_count += 1
             return 0
-        if conditions.duplicate_ppm and self._rng.randrange(_MILLION) < conditions.duplicate_ppm:
+        if conditions.duplicate_ppm and self._rng.randrange(PPM) < conditions.duplicate_ppm:
             return 2
         return 1
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from erfs.cli.report import read_report
+from erfs.cli.report import read_report, show
 from erfs.units import format_duration, format_ms
 
 if TYPE_CHECKING:
@@ -38,21 +38,10 @@ def command(first: Path, second: Path, as_json: bool) -> int:
 
 
 def _show(found: "Comparison") -> None:
-    import sys
-
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
+    from erfs_scenario.tables import plain_table
     from erfs_scenario.verdict import format_share
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 118)
-
-    def table(title: str, *columns: str) -> Table:
-        made = Table(box=None, pad_edge=False)
-        for index, column in enumerate((title, *columns)):
-            made.add_column(column, justify="right" if index else "left", header_style="dim" if index else "bold")
-        return made
 
     parts: list[Any] = [Text(f"A: {found.first}\nB: {found.second}", style="bold")]
     parts += [Text(f"  {one.name}: A {one.first}, B {one.second}") for one in found.differences]
@@ -60,7 +49,7 @@ def _show(found: "Comparison") -> None:
         parts.append(Text("  no setting differs"))
     if any(found.faults_unpaired):
         parts.append(Text("  faults without a counterpart: A {}, B {}".format(*found.faults_unpaired), style="yellow"))
-    rows = table("event", "recovery A", "recovery B", "lost demand-time A", "lost demand-time B")
+    rows = plain_table("event", ("recovery A", "recovery B", "lost demand-time A", "lost demand-time B"))
     for event in found.events[:ROWS_MAX]:
         recoveries = (
             f"{count} flows did not" if count else "-" if value is None else format_ms(value)
@@ -70,11 +59,11 @@ def _show(found: "Comparison") -> None:
     parts.append(rows)
     if len(found.events) > ROWS_MAX:
         parts.append(Text(f"… and {len(found.events) - ROWS_MAX} more events, with --json"))
-    shares = table("availability", "A", "B", "A of all", "B of all")
+    shares = plain_table("availability", ("A", "B", "A of all", "B of all"))
     for one in found.demand_sets:
         shares.add_row(one.name, *map(format_share, (*one.availability_ppm, *one.availability_of_all_ppm)))
     parts.append(shares)
-    differences = table("B minus A", "pairs", "B less", "equal", "B more")
+    differences = plain_table("B minus A", ("pairs", "B less", "equal", "B more"))
     for quantity in found.quantities:
         counts = (quantity.pairs, quantity.smaller, quantity.equal, quantity.larger)
         differences.add_row(quantity.name, *map(str, counts))
@@ -82,8 +71,7 @@ def _show(found: "Comparison") -> None:
     for quantity in found.quantities:
         parts.append(Text(f"{quantity.name}, median: {_told(quantity.median)}"))
         parts.append(Text(f"{quantity.name}, mean: {_told(quantity.mean)}"))
-    for part in parts:
-        console.print(part)
+    show(parts)
 
 
 def _told(found: "Estimated") -> str:

@@ -4,6 +4,7 @@ Rule 1: only the journal is read: what a run wrote beside it may be gone, and is
 """
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ import click
 from erfs.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from erfs_scenario.report import Report
 
 JOURNAL = "journal.jsonl"
@@ -51,17 +54,22 @@ def write_report(report: "Report", folder: Path) -> str:
     return text
 
 
-def show_report(report: "Report", folder: Path | None) -> None:
-    """Print *report* as tables, and where its page is; without a *folder* there is none."""
+def show(parts: Iterable[Any]) -> "Console":
+    """Print texts and tables of rich one below the other; return where, for what is to follow."""
     from rich.console import Console
-
-    from erfs_scenario.tables import tables_of
 
     # Away from a terminal there is no width to ask for; 118 holds every table without folding.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 118)
-    parts: list[Any] = tables_of(report)
     for part in parts:
         console.print(part)
+    return console
+
+
+def show_report(report: "Report", folder: Path | None) -> None:
+    """Print *report* as tables, and where its page is; without a *folder* there is none."""
+    from erfs_scenario.tables import tables_of
+
+    console = show(tables_of(report))
     if folder is not None:
         console.print(f"report: {folder / 'report.html'}", markup=False, soft_wrap=True)
 

@@ -10,7 +10,8 @@ from html import escape
 from typing import Final
 
 from erfs.cli.sweep_report import DEFINITIONS, Pairs, Report, percent
-from erfs.paths.what_if import BY_RESTORATION, PPM, Outcome
+from erfs.paths.what_if import BY_RESTORATION, Outcome
+from erfs.units import PPM
 
 # Rows of the table: enough to read, few enough to load.
 ROWS_MAX: Final = 400

@@ -15,12 +15,12 @@ from erfs.paths.what_if import (
     BY_REMOVAL,
     BY_RESTORATION,
     CAPACITY,
-    PPM,
     Failure,
     Outcome,
 )
 from erfs.paths.what_if_cuts import DEFINITION as BISECTION
 from erfs.paths.what_if_pairs import clopper_pearson
+from erfs.units import PPM
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

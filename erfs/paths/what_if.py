@@ -20,9 +20,9 @@ from erfs.paths.topology import Topology
 from erfs.paths.what_if_cuts import bisection_cuts
 from erfs.paths.what_if_impact import Failures, Impact, impact_of
 from erfs.paths.what_if_state import Ground, Runs, spread
+from erfs.units import PPM
 
 KINDS: Final = ("link", "node", "srlg")
-PPM: Final = 1_000_000
 # Classes worked on together: fixed, so that the work falls into the same pieces however many workers there are.
 CLASSES_AT_ONCE: Final = 16
 

@@ -15,6 +15,7 @@ from erfs.fabric import LinkEnd
 from erfs.faults import PHYSICAL, Fault, FaultKind
 from erfs.ids import EVERYTHING, DestinationId, LinkId, NodeId
 from erfs.messages import Member
+from erfs.units import PPM
 from erfs_scenario.behaviours import Behaviour, behaviours
 from erfs_scenario.dataplane import DataPlane
 from erfs_scenario.figures import availability_figures
@@ -23,7 +24,6 @@ from erfs_scenario.judging import lost_with_path_ns, set_report
 from erfs_scenario.measurement import Meter, Record
 from erfs_scenario.plan import Plan
 from erfs_scenario.timeline import attribute, read_timeline
-from erfs_scenario.walker import PPM
 
 MEASURED: Final = "baseline_measured"
 """The journal's event with one behaviour's figures."""
@@ -41,9 +41,10 @@ def run_baselines(plan: Plan, record: Record) -> None:
     """
     switches = sum(node.is_switch for node in plan.fabric.nodes.values())
     known = behaviours(switches)
+    header: dict[str, Any] = {"at_ns": 0, "event": "run_started", **plan.header("sim")}
     for name in plan.baselines:
         behaviour = known[name]
-        records: list[dict[str, Any]] = [{"at_ns": 0, "event": "run_started", **plan.header("sim")}]
+        records = [header]
 
         def keep(at_ns: int, event: str, fields: dict[str, object], kept: list[dict[str, Any]] = records) -> None:
             if event in _JUDGED:

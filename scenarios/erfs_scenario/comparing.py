@@ -5,13 +5,13 @@ Rule 2: a difference is the second run's figure minus the first's, and has an in
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from erfs.errors import FabricError
-from erfs_scenario.figures import in_ns, interval_in_ns, refusal_report
+from erfs_scenario.figures import in_ns, interval_in_ns, refusal_report, together
 from erfs_scenario.plan import stream
 from erfs_scenario.report import FaultReport, IntervalReport, RefusalReport, Report
 from erfs_scenario.statistics import Estimate, Refusal, paired_difference
@@ -125,10 +125,7 @@ def compare(first: Report, second: Report, names: tuple[str, str]) -> Comparison
             f'"{names[0]}" and "{names[1]}" have no fault in common that took effect in both:'
             " run the same scenario with the same seed"
         )
-    events: dict[int, list[tuple[FaultReport, FaultReport]]] = {}
-    for pair in paired:
-        events.setdefault(pair[0].planned_at_ns, []).append(pair)
-    pairs = [_event(events[at_ns]) for at_ns in sorted(events)]
+    pairs = [_event(event) for event in together((pair[0].planned_at_ns, pair) for pair in paired)]
     return Comparison(
         first=names[0],
         second=names[1],
@@ -148,7 +145,7 @@ def _identity(fault: FaultReport) -> tuple[object, ...]:
     return fault.id, fault.kind, fault.links, fault.nodes, fault.planned_at_ns, fault.planned_end_at_ns
 
 
-def _event(pairs: list[tuple[FaultReport, FaultReport]]) -> EventPair:
+def _event(pairs: Sequence[tuple[FaultReport, FaultReport]]) -> EventPair:
     sides = tuple(zip(*pairs, strict=True))
 
     def last_ns(faults: tuple[FaultReport, ...]) -> int | None:

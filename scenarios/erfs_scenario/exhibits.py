@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final
 
-from erfs.units import MS, SECOND, US
+from erfs.units import MS, PPM, SECOND, US
 from erfs_scenario.report import Bucket, Drawing, DrawnNode, OutageLengths, WorstFlow
-from erfs_scenario.timeline import CUT, CUT_BY_POLICY, PPM, Attribution, Outage, Timeline
+from erfs_scenario.timeline import CUT, CUT_BY_POLICY, Attribution, Outage, Timeline
 
 WORST_MAX: Final = 10
 # A page's width in pixels, about: more steps than this nobody sees.
@@ -136,8 +136,8 @@ def drawings_of(timeline: Timeline) -> tuple[Drawing, ...]:
     for fault in timeline.faults:
         if not fault.nodes or len(found) == DRAWINGS_MAX:
             continue
-        before = {pair for path, _ in fault.paths.values() for pair in _pairs(path)}
-        after = {pair for _, path in fault.paths.values() for pair in _pairs(path)}
+        before = {pair for path, _ in fault.paths.values() for pair in pairwise(path)}
+        after = {pair for _, path in fault.paths.values() for pair in pairwise(path)}
         # Those on the flows' ways first: a node without power has more links than a drawing has room for.
         on_ways = {node for pair in before | after for node in pair}
         order = sorted(fault.nodes, key=lambda node: (node not in on_ways, node not in fault.plan["nodes"], node))
@@ -222,7 +222,3 @@ def _caused(outages: Attribution) -> Iterable[tuple[str, Outage]]:
 
 def _pathless_ns(outage: Outage) -> int:
     return sum(part.end_ns - part.start_ns for part in outage.segments if part.cause in (CUT, CUT_BY_POLICY))
-
-
-def _pairs(path: tuple[str, ...]) -> Iterable[tuple[str, str]]:
-    return pairwise(path)

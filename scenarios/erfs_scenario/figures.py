@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Final, TypeVar
 
+from erfs.units import PPM
 from erfs_scenario.plan import stream
 from erfs_scenario.report import Baseline, FaultReport, Figure, IntervalReport, RefusalReport, SetReport
 from erfs_scenario.statistics import (
@@ -21,7 +22,7 @@ from erfs_scenario.statistics import (
     percentile_interval,
     proportion_interval,
 )
-from erfs_scenario.timeline import CUT, CUT_BY_POLICY, PPM, Attribution, Outage, Timeline
+from erfs_scenario.timeline import CUT, CUT_BY_POLICY, Attribution, Outage, Timeline
 
 PERCENTILES: Final = (0.5, 0.95, 0.99)
 _RESAMPLED: Final = "; interval: what as many other events of the same kinds would have given, the length of the run and what has a path being as here"
@@ -33,10 +34,11 @@ Event = tuple[FaultReport, ...]
 
 def events_of(faults: Iterable[FaultReport]) -> list[Event]:
     """Return the events that took effect, in the order of their instants."""
-    return _together((fault.planned_at_ns, fault) for fault in faults if fault.effective_at_ns is not None)
+    return together((fault.planned_at_ns, fault) for fault in faults if fault.effective_at_ns is not None)
 
 
-def _together(planned: Iterable[tuple[int, T]]) -> list[tuple[T, ...]]:
+def together(planned: Iterable[tuple[int, T]]) -> list[tuple[T, ...]]:
+    """Return what is *planned* (instant, what) by instant, in their order; what has one instant is one event."""
     found: dict[int, list[T]] = {}
     for at_ns, one in planned:
         found.setdefault(at_ns, []).append(one)
@@ -118,7 +120,7 @@ def recovery_figures(
 
 def availability_figures(timeline: Timeline, outages: Attribution, sets: Sequence[SetReport]) -> list[Figure]:
     """Return availability in its definitions for each demand set, with what resampling the events says of it."""
-    events = _together(
+    events = together(
         (int(fault.plan["at_ns"]), fault.id) for fault in timeline.faults if fault.effective_at_ns is not None
     )
     by_outage = _event_of_each(outages, events)

@@ -12,8 +12,8 @@ from erfs.errors import Bug
 from erfs.fabric import Fabric, LinkEnd
 from erfs.faults import Fault, FaultKind
 from erfs.ids import LinkId, NodeId
+from erfs.units import PPM
 from erfs_scenario.dataplane import DataPlane
-from erfs_scenario.walker import PPM
 
 
 class PhysicalFaults:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from erfs.errors import ConfigError, Problem
 from erfs.journal import read
+from erfs.units import PPM
 from erfs_scenario.exhibits import (
     drawings_of,
     limits_of,
@@ -40,7 +41,6 @@ from erfs_scenario.timeline import (
     CUT,
     CUT_BY_POLICY,
     NOT_RECOVERED,
-    PPM,
     SERVED,
     Attribution,
     FaultTimes,

@@ -15,12 +15,13 @@ from typing import Final
 from erfs.errors import Bug
 from erfs.faults import Fault, FaultKind
 from erfs.ids import EVERYTHING, DestinationId, NodeId, class_of, is_endpoint
+from erfs.units import PPM
 from erfs_scenario.dataplane import DataPlane, Share
 from erfs_scenario.pathways import path_beside, path_over
 from erfs_scenario.permitted import Permission
 from erfs_scenario.plan import Plan
 from erfs_scenario.timeline import SERVED
-from erfs_scenario.walker import PPM, Walk, ppm
+from erfs_scenario.walker import Walk, ppm
 
 # A fault of a spine is crossed by thousands of flows: the paths of so many are kept until it ends.
 PATHS_KEPT_MAX: Final = 128

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from erfs.units import HOUR, MINUTE, MS, SECOND, US, format_duration
+from erfs.units import HOUR, MINUTE, MS, PPM, SECOND, US, format_duration
 from erfs_scenario.report import Drawing, FaultReport, OutageLengths, Report
 from erfs_scenario.tables import milliseconds
 
 # The pictures' own coordinates; the page scales them.
 WIDTH: Final = 720
 _LEFT, _RIGHT, _TOP = 84, 12, 16
-PPM: Final = 1_000_000
 
 Picture = dict[str, Any]
 

@@ -399,3 +399,8 @@ class Report(_Value):
     limits: tuple[str, ...]
     """What this measurement cannot tell."""
     definitions: dict[str, str]
+
+    @property
+    def measured_ns(self) -> int:
+        """How long was measured."""
+        return 0 if self.measured_from_ns is None else self.measured_until_ns - self.measured_from_ns

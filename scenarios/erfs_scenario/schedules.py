@@ -13,11 +13,11 @@ from typing import Any, Final
 from erfs.fabric import Fabric
 from erfs.faults import LINK_KINDS, NAMELESS_TARGETS, ONE_ENDED, Fault
 from erfs.ids import LinkId, NodeId
+from erfs.units import PPM
 from erfs_scenario.fault_model import MONTH_NS, FaultRate
 from erfs_scenario.schema import FaultPart, RandomFaults
 from erfs_scenario.selectors import link_groups, node_groups
 
-_PPM: Final = 1_000_000
 EVERYBODY: Final = "everybody's bus"
 
 Group = tuple[tuple[LinkId, ...], tuple[NodeId, ...]]
@@ -65,7 +65,7 @@ class RateUse:
     @property
     def expected_events(self) -> float:
         """The mean of the Poisson number of events."""
-        return self.per_month_ppm / _PPM * self.things * self.acceleration * (self.until_ns - self.from_ns) / MONTH_NS
+        return self.per_month_ppm / PPM * self.things * self.acceleration * (self.until_ns - self.from_ns) / MONTH_NS
 
     def to_json(self) -> dict[str, Any]:
         """Return this as plain JSON values."""
@@ -158,7 +158,7 @@ def draw_faults(
     groups = groups_of(rate, fabric)
     per_month = part.per_month.get(name, rate.per_month_ppm)
     begin_ns = zero_ns + part.from_
-    per_ns = per_month / _PPM * part.acceleration * len(groups) / MONTH_NS
+    per_ns = per_month / PPM * part.acceleration * len(groups) / MONTH_NS
     found: list[Fault] = []
     events = stretched = cut = 0
     at_ns = begin_ns

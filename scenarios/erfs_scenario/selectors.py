@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from erfs.fabric import Fabric, Link, Node
 from erfs.ids import LinkId, NodeId
+from erfs.units import PPM
 from erfs_scenario.schema import Selector, suggest
 
 T = TypeVar("T")
@@ -52,16 +53,12 @@ def link_groups(fabric: Fabric, selector: Selector) -> tuple[tuple[LinkId, ...],
     if selector.together is None:
         return tuple((link.id,) for link in links)
     key = selector.together
-    groups: dict[str, list[LinkId]] = {}
-    for link in links:
+
+    def groups_of(link: Link) -> Iterable[str]:
         labels = (link.labels, *(fabric.nodes[end.node].labels for end in link.ends))
-        of_link: Iterable[str] = link.srlgs if key == SHARED_RISK else {found[key] for found in labels if key in found}
-        for group in of_link:
-            groups.setdefault(group, []).append(link.id)
-    if not groups:
-        what = "is in a shared-risk group" if key == SHARED_RISK else f"has the label {key}"
-        raise Misfit("together", f"no such link {what}", "" if key == SHARED_RISK else _labels_there(fabric, key))
-    return tuple(tuple(groups[name]) for name in sorted(groups))
+        return link.srlgs if key == SHARED_RISK else {found[key] for found in labels if key in found}
+
+    return _grouped(fabric, key, "link", ((link.id, groups_of(link)) for link in links))
 
 
 def _fitting_links(fabric: Fabric, selector: Selector) -> list[Link]:
@@ -128,18 +125,26 @@ def node_groups(
     if selector.together is None:
         return tuple((node.id,) for node in nodes)
     key = selector.together
-    groups: dict[str, list[NodeId]] = {}
-    for node in nodes:
-        of_node: Iterable[str]
+
+    def groups_of(node: Node) -> Iterable[str]:
         if key == SHARED_RISK:
-            of_node = {srlg for link in fabric.links_of[node.id] for srlg in link.srlgs}
-        else:
-            of_node = {node.labels[key]} if key in node.labels else set()
-        for group in of_node:
-            groups.setdefault(group, []).append(node.id)
+            return {srlg for link in fabric.links_of[node.id] for srlg in link.srlgs}
+        return {node.labels[key]} if key in node.labels else ()
+
+    return _grouped(fabric, key, "node", ((node.id, groups_of(node)) for node in nodes))
+
+
+def _grouped(
+    fabric: Fabric, key: str, kind: str, things: Iterable[tuple[T, Iterable[str]]]
+) -> tuple[tuple[T, ...], ...]:
+    """Return *things*, each given with the groups it belongs to, group by group. Raises Misfit if there is no group."""
+    groups: dict[str, list[T]] = {}
+    for thing, names in things:
+        for name in names:
+            groups.setdefault(name, []).append(thing)
     if not groups:
         what = "is in a shared-risk group" if key == SHARED_RISK else f"has the label {key}"
-        raise Misfit("together", f"no such node {what}", "" if key == SHARED_RISK else _labels_there(fabric, key))
+        raise Misfit("together", f"no such {kind} {what}", "" if key == SHARED_RISK else _labels_there(fabric, key))
     return tuple(tuple(groups[name]) for name in sorted(groups))
 
 
@@ -184,7 +189,7 @@ def _narrowed(items: list[T], fits: Callable[[T], bool], key: str, message: str,
 
 def _drawn(items: Sequence[T], selector: Selector, rng: random.Random, what: str) -> Sequence[T]:
     if selector.share is not None:
-        count = max(1, round(Fraction(selector.share * len(items), 1_000_000)))
+        count = max(1, round(Fraction(selector.share * len(items), PPM)))
         return [items[index] for index in sorted(rng.sample(range(len(items)), count))]
     if selector.random is None:
         return items

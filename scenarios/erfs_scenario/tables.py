@@ -116,7 +116,7 @@ def tables_of(report: Report) -> list[Any]:
     )
     if len(report.faults) > ROWS_MAX:
         parts.append(Text(f"… and {len(report.faults) - ROWS_MAX} more faults, in report.json"))
-    availability = _plain_table("availability", ("", "demands", "with a path", "of all", "down"))
+    availability = plain_table("availability", ("demands", "with a path", "of all", "down"))
     for part in report.demand_sets:
         down = (
             ""
@@ -169,7 +169,7 @@ def _figures(figures: Sequence[Figure]) -> list[Any]:
         (one, one.interval) for one in figures if one.interval is not None and one.events >= percentile_events_min(0.5)
     ]
     if shown:
-        table = _plain_table("over events", ("", "events", "value", "interval"))
+        table = plain_table("over events", ("events", "value", "interval"))
         for one, interval in shown:
             name = one.name if one.of == "events" else f"{one.name}, {one.of}"
             table.add_row(name, f"{one.events:,}", figure_value(one), figure_interval(one, interval))
@@ -207,15 +207,15 @@ def probes_line(probes: Probes) -> str:
 
 
 def _table(title: str, faults: Sequence[FaultReport], columns: dict[str, Callable[[FaultReport], str]]) -> Table:
-    table = _plain_table(title, ("", *columns))
+    table = plain_table(title, tuple(columns))
     for fault in faults:
         table.add_row(fault.id, *(show(fault) for show in columns.values()))
     return table
 
 
-def _plain_table(title: str, columns: Sequence[str]) -> Table:
-    # The title stands in the first column's head: rich would pad one of its own to the table's width.
+def plain_table(title: str, columns: Sequence[str]) -> Table:
+    """Return an empty table; its *title* stands in the first column's head: rich would pad one of its own to the table's width."""
     table = Table(box=None, pad_edge=False)
-    for index, column in enumerate((title, *columns[1:])):
+    for index, column in enumerate((title, *columns)):
         table.add_column(column, justify="right" if index else "left", header_style="dim" if index else "bold")
     return table

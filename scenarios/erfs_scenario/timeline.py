@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-PPM = 1_000_000
 SERVED = "served"
 NOT_RECOVERED = "not_recovered"  # a permitted path exists and is not used in full
 CUT_BY_POLICY = "cut_by_policy"  # only a valley is left

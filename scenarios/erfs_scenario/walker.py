@@ -12,9 +12,8 @@ from fractions import Fraction
 import networkx as nx
 
 from erfs.ids import EVERYTHING, DestinationId, NodeId
+from erfs.units import PPM
 from erfs_scenario.dataplane import DataPlane, Hops, Share
-
-PPM = 1_000_000
 
 
 def ppm(share: Share) -> int:

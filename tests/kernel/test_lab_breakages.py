@@ -18,8 +18,8 @@ from erfs.faults import Fault, FaultKind
 from erfs.generators import generate
 from erfs.ids import NodeId
 from erfs.messages import CONTROLLER
-from erfs.units import SECOND
-from erfs_scenario.kernel.breakages import LEASE_NS, PPM, CutOff, Frozen, Killed, PortsDown, Silence, Slow
+from erfs.units import PPM, SECOND
+from erfs_scenario.kernel.breakages import LEASE_NS, CutOff, Frozen, Killed, PortsDown, Silence, Slow
 from erfs_scenario.kernel.faults import Several, breakage_of
 from erfs_scenario.kernel.members import BROKER, Members
 from erfs_scenario.kernel.spaces import Spaces

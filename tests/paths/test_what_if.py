@@ -25,7 +25,6 @@ from erfs.paths.what_if import (
     KINDS,
     LONGER,
     ONLY_VALLEY,
-    PPM,
     Outcome,
     Sweep,
     answer,
@@ -33,6 +32,7 @@ from erfs.paths.what_if import (
     pieces,
 )
 from erfs.paths.what_if_impact import Impact
+from erfs.units import PPM
 from tests.paths.fabrics import Draft, fabrics, plain_fabrics, tangle, tiered_fabrics
 
 UNBOUNDED = 10**30

@@ -15,7 +15,7 @@ from erfs.fabric import Fabric, Link, LinkEnd, Node, NodeKind
 from erfs.ids import LinkId, NodeId
 from erfs.messages import PortBinding
 from erfs.ports import TimerFired
-from erfs.units import MS, SECOND
+from erfs.units import MS, PPM, SECOND
 from erfs_agent.probing import (
     HOP_LIMIT,
     Chance,
@@ -34,7 +34,6 @@ from erfs_scenario.event_queue import EventQueue
 from erfs_scenario.liveness import TRIP_NS, Draws, Liveness, Phase, RandomDraws, Said
 from erfs_scenario.plan import stream
 
-PPM = 1_000_000
 TIMING = SessionTiming()
 DETECTION_NS = TIMING.multiplier * TIMING.interval_ns
 LEAF, SPINE = LinkEnd(NodeId("leaf"), "e1"), LinkEnd(NodeId("spine"), "e1")

@@ -9,10 +9,10 @@ from erfs.fabric import Fabric
 from erfs.faults import Fault, FaultKind
 from erfs.generators import generate
 from erfs.ids import LinkId, NodeId
-from erfs.units import MS, SECOND
+from erfs.units import MS, PPM, SECOND
 from erfs_scenario.liveness import TRIP_NS
 from erfs_scenario.plan import Timers, Timing
-from erfs_scenario.walker import PPM, ppm
+from erfs_scenario.walker import ppm
 from tests.sim.runs import Ran, plan_on, run
 
 LINK = LinkId("core0-0:1|pod0-agg0:1")

@@ -16,11 +16,10 @@ from typing import Final, Protocol
 
 from erfs.fabric import LinkEnd
 from erfs.ids import NodeId
-from erfs.units import MS, SECOND
+from erfs.units import MS, PPM, SECOND
 from erfs_scenario.kernel.members import Members
 from erfs_scenario.kernel.spaces import LabError, Spaces
 
-PPM: Final = 1_000_000
 LEASE_NS: Final = 3 * SECOND
 """A drop that nobody renews ends after so long."""
 RENEWAL_NS: Final = 800 * MS

@@ -14,12 +14,12 @@ from typing import Final
 from erfs.fabric import Fabric
 from erfs.faults import Fault, FaultKind
 from erfs.ids import LinkId
-from erfs.units import MS
+from erfs.units import MS, PPM
 from erfs_scenario.dataplane import DataPlane
 from erfs_scenario.kernel.outages import FlowRecord, Numbers
 from erfs_scenario.kernel.tracing import Flow
 from erfs_scenario.permitted import Permission
-from erfs_scenario.timeline import PPM, SERVED
+from erfs_scenario.timeline import SERVED
 
 FIRST_LOSS_NS: Final = 100 * MS
 """A silent fault is there once the call returned; its first victim comes by within an interval, on a busy machine too."""

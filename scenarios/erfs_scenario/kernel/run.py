@@ -18,7 +18,7 @@ from erfs.aio.namespaces import inside
 from erfs.errors import ConfigError, Problem
 from erfs.fabric import LinkEnd
 from erfs.faults import PHYSICAL, SILENT, Fault
-from erfs.units import MS, SECOND, format_duration
+from erfs.units import MS, PPM, SECOND, format_duration
 from erfs_scenario.kernel.breakages import Breakage, Silence
 from erfs_scenario.kernel.capabilities import missing_capabilities, require
 from erfs_scenario.kernel.chains import Said, chains, said
@@ -37,7 +37,6 @@ from erfs_scenario.measurement import Record
 from erfs_scenario.merging import Merger
 from erfs_scenario.plan import Plan, stream
 from erfs_scenario.realtime import delayed, logs_in, occasions, run_to_the_end
-from erfs_scenario.timeline import PPM
 
 POLL_NS: Final = 100 * MS
 # How late the marks of 40 processes may be read.
