@@ -122,7 +122,7 @@ def test_no_file_names_a_registry_host_or_a_machine_path() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
         "\n"
     )
-    pattern = re.compile(r"pypi\.org|pythonhosted|/root/|/work/|/home/\w+/")
+    pattern = re.compile(r"pypi\.org|pythonhosted|/(?:root|work|home/\w+)/")
     for name in filter(None, listed):
         path = ROOT / name
         if path.name == Path(__file__).name or not path.is_file():

@@ -13,8 +13,8 @@ import pytest
 
 from erfs.journal import read
 from erfs_scenario.timeline import read_timeline
+from tests.scenario.command import erfs, run_small
 
-PROGRAM = "from erfs.cli.main import main; main()"
 SCENARIO = """
 name: small
 fabric: {generate: {kind: fat-tree, k: 4}}
@@ -25,26 +25,11 @@ expect:
 """
 
 
-def erfs(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command in *folder*."""
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *map(str, arguments)],
-        cwd=folder,
-        env={"COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in whose ``out/small-seed1`` the small scenario has run."""
     found = tmp_path_factory.mktemp("report")
-    (found / "small.yaml").write_text(SCENARIO)
-    done = erfs("run", "small.yaml", folder=found)
-    assert done.returncode == 0, done.stderr + done.stdout
+    run_small(found, SCENARIO)
     return found
 
 
@@ -86,7 +71,7 @@ def test_the_journal_of_a_killed_run_is_judged_as_far_as_it_goes(tmp_path: Path)
     (tmp_path / "small.yaml").write_text(text)
     journal = tmp_path / "out/small-seed1/journal.jsonl"
     run = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, "run", "small.yaml"],
+        [sys.executable, "-c", "from erfs.cli.main import main; main()", "run", "small.yaml"],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

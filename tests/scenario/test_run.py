@@ -17,6 +17,7 @@ from erfs.journal import read
 from erfs_scenario.judging import judge
 from erfs_scenario.rendering import html_of
 from erfs_scenario.schema_files import schema_of
+from tests.scenario.command import erfs, run_small
 
 SCENARIO = """
 name: small
@@ -29,28 +30,11 @@ expect:
 """
 
 
-def erfs(*arguments: object, folder: Path, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
-    """Run the command in *folder*."""
-    program = "from erfs.cli.main import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        cwd=folder,
-        env={"PYTHONHASHSEED": hash_seed, "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the small scenario, run once with seed 1."""
     found = tmp_path_factory.mktemp("run")
-    (found / "small.yaml").write_text(SCENARIO)
-    done = erfs("run", "small.yaml", folder=found)
-    assert done.returncode == 0, done.stderr + done.stdout
-    (found / "stdout.txt").write_text(done.stdout)
+    (found / "stdout.txt").write_text(run_small(found, SCENARIO).stdout)
     return found
 
 
