@@ -78,7 +78,7 @@ class _Replay:
         self._record = record
         self._plane = DataPlane(plan.fabric)
         self._physical = PhysicalFaults(plan.fabric, self._plane)
-        self._meter = Meter(plan, self._plane, record)
+        self._meter = Meter(plan, self._plane, record, has_returns=False)
         self._routes = _Routes(plan, self._plane)
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0

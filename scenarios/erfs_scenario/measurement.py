@@ -103,12 +103,14 @@ class Meter:
         plan: Whose demands and faults are measured.
         plane: The data plane, as built.
         record: Writes one journal line.
+        has_returns: Whether `before_return` will be called: only that tells of capacities and ways, which are kept from the fault on.
     """
 
-    def __init__(self, plan: Plan, plane: DataPlane, record: Record) -> None:
+    def __init__(self, plan: Plan, plane: DataPlane, record: Record, *, has_returns: bool = True) -> None:
         self._plan = plan
         self._plane = plane
         self._record = record
+        self._has_returns = has_returns
         self._permission = Permission(plane)
         self._is_started = False
         self._loops: dict[str, tuple[tuple[NodeId, ...], ...]] = {}
@@ -227,11 +229,12 @@ class Meter:
                         rows.append(
                             [flow.source.id, target.id, dict(flow.weights), ppm(share), "far" if is_far else "near"]
                         )
-                        if len(paths) < PATHS_KEPT_MAX:
+                        if self._has_returns and len(paths) < PATHS_KEPT_MAX:
                             paths.append((flow, *crossing.path_of(flow.source)))
-        self._paths_before[fault.id] = now_ns, paths
-        self._affected[fault.id] = affected
-        self._capacity_before[fault.id] = self._capacities(affected)
+        if self._has_returns:
+            self._paths_before[fault.id] = now_ns, paths
+            self._affected[fault.id] = affected
+            self._capacity_before[fault.id] = self._capacities(affected)
         self._record(now_ns, "flows_affected", {"fault": fault.id, "flows": rows})
 
     def before_return(self, fault: Fault, now_ns: int) -> None:

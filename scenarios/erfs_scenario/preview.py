@@ -41,7 +41,7 @@ def reach_of_faults(plan: Plan) -> dict[str, Reach]:
             demands = sum(sum(by_set.values()) for _, _, by_set, _, _ in rows)
             found[str(fields["fault"])] = Reach(len(rows), demands, sum(side == "far" for *_, side in rows))
 
-    meter = Meter(plan, plane, record)
+    meter = Meter(plan, plane, record, has_returns=False)
     meter.settle(plan.measure_from_ns)
     for fault in plan.faults:
         meter.before_fault(fault, plan.measure_from_ns)
