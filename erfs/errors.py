@@ -31,10 +31,12 @@ class Problem:
     message: str
     column: int = 0
     suggestion: str = ""
+    source: str = ""
+    """The file it stands in, where that is another one than the error is about: an included one."""
 
     def describe(self, source: str) -> str:
         """Return ``file:line:column: message (suggestion)``, leaving out what is not known."""
-        place = source
+        place = self.source or source
         if self.line:
             place += f":{self.line}"
             if self.column:

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from erfs.cli.main import Exit
+from erfs.cli.settings import setting
 from erfs.errors import ConfigError
 
 
@@ -16,6 +17,7 @@ from erfs.errors import ConfigError
     type=click.Choice(["sim", "live", "kernel"]),
     help="Check that it can do the faults, too, on the fabric that the scenario names for it.",
 )
+@setting
 @click.option(
     "--schema",
     is_flag=False,
@@ -23,7 +25,9 @@ from erfs.errors import ConfigError
     type=click.Choice(["scenario", "report"]),
     help="Print the JSON Schema of scenario files, or of report.json, and stop.",
 )
-def command(scenarios: tuple[Path, ...], fabric: Path | None, backend: str | None, schema: str | None) -> int:
+def command(
+    scenarios: tuple[Path, ...], fabric: Path | None, backend: str | None, settings: dict[str, str], schema: str | None
+) -> int:
     """Check SCENARIOS: every error with its line, its column and what to do.
 
     Names and selectors are checked too, against --fabric or the scenario's own fabric.
@@ -45,7 +49,7 @@ def command(scenarios: tuple[Path, ...], fabric: Path | None, backend: str | Non
     code = Exit.PASSED
     for path in scenarios:
         try:
-            file = load_scenario(path)
+            file = load_scenario(path, settings)
             plan = compile_plan(file, fabric_for(file, fabric, backend or "sim"))
             if backend is not None:
                 refuse_unsupported(plan, backend, file)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from erfs.cli.main import Exit
+from erfs.cli.settings import setting
 
 
 @click.command(name="plan")
@@ -20,8 +21,16 @@ from erfs.cli.main import Exit
     help="As a run on it would be: refused if it cannot do a fault, and on the fabric that the scenario names for it.",
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Instead of the scenario's seed.")
+@setting
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
-def command(scenario: Path, fabric: Path | None, backend: str | None, seed: int | None, as_json: bool) -> int:
+def command(
+    scenario: Path,
+    fabric: Path | None,
+    backend: str | None,
+    seed: int | None,
+    settings: dict[str, str],
+    as_json: bool,
+) -> int:
     """Show the faults SCENARIO would inject, with all chance drawn, and the demands they could affect.
 
     Example: erfs plan scenarios/library/two-links.yaml --seed 3
@@ -36,7 +45,7 @@ def command(scenario: Path, fabric: Path | None, backend: str | None, seed: int 
     from erfs_scenario.preview import reach_of_faults
     from erfs_scenario.schema import load_scenario
 
-    file = load_scenario(scenario)
+    file = load_scenario(scenario, settings)
     plan = compile_plan(file, fabric_for(file, fabric, backend or "sim"), seed=seed)
     if backend is not None:
         refuse_unsupported(plan, backend, file)

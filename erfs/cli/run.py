@@ -11,6 +11,7 @@ import click
 from erfs.cli.interrupts import terminable
 from erfs.cli.main import Exit
 from erfs.cli.report import JOURNAL, WRITTEN, read_report, show_report, write_report
+from erfs.cli.settings import setting
 from erfs.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def fabric_for(file: "ScenarioFile", override: Path | None, backend: str = "sim"
     help="Simulated time; real processes on loopback; or real packets through network namespaces (root).",
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Instead of the scenario's seed.")
+@setting
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Where to write; out/NAME-seedN by default."
 )
@@ -69,6 +71,7 @@ def command(
     fabric: Path | None,
     backend: str,
     seed: int | None,
+    settings: dict[str, str],
     out: Path | None,
     force: bool,
     broker: str | None,
@@ -92,7 +95,7 @@ def command(
         raise click.UsageError("--broker is for --backend live: the others have a bus of their own")
     if ip_version == "6" and backend != "kernel":
         raise click.UsageError("--ip-version 6 is for --backend kernel: no other sends packets")
-    file = load_scenario(scenario)
+    file = load_scenario(scenario, settings)
     plan = compile_plan(
         file, fabric_for(file, fabric, backend), seed=seed, is_protecting=False if no_protection else None
     )

@@ -11,7 +11,7 @@ from erfs.errors import ConfigError, Problem
 from erfs.faults import Fault, FaultKind
 from erfs_scenario.kernel.underlay import bus_host_of
 from erfs_scenario.plan import Plan
-from erfs_scenario.schema import ScenarioFile
+from erfs_scenario.schema import ScenarioFile, in_order
 
 BACKENDS: Final = ("sim", "live", "kernel")
 
@@ -93,7 +93,7 @@ def refuse_unsupported(plan: Plan, backend: str, file: ScenarioFile) -> None:
             reason, substitute = refusal
             message = f'fault "{fault.id}": {backend} cannot do {fault.kind.value}: {reason}'
             problems.append(file.document.problem(place, message, substitute))
-    problems.sort(key=lambda problem: (problem.line, problem.column))
+    problems.sort(key=in_order)
     if problems:
         raise ConfigError(file.source, problems)
 

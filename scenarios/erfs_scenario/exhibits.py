@@ -4,6 +4,7 @@ Rule 1: pure functions of a journal's timeline; nothing here passes a verdict.
 Rule 2: what is left out for want of room is counted.
 """
 
+import shlex
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import pairwise
@@ -179,6 +180,7 @@ def replay_command(timeline: Timeline) -> str:
         options.append(f"--backend {header['backend']}")
     if not header["is_protecting"]:
         options.append("--no-protection")
+    options += [f"--set {shlex.quote(f'{name}={value}')}" for name, value in header.get("parameters", {}).items()]
     return f"erfs run {header['name']}.yaml {' '.join(options)}"
 
 

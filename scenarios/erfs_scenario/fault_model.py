@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from erfs.faults import FaultKind
 from erfs.units import HOUR
 from erfs_scenario import yaml_marks
-from erfs_scenario.schema import Duration, Selector
+from erfs_scenario.quantities import Duration
+from erfs_scenario.schema import Selector
 
 FILE: Final = Path(__file__).with_name("fault-model.yaml")
 MONTH_NS: Final = 730 * HOUR

@@ -29,9 +29,10 @@ from erfs_scenario.schema import (
     TimersPart,
     TimingName,
     TimingPart,
-    suggest,
+    in_order,
 )
 from erfs_scenario.selectors import Misfit, select_links, select_nodes
+from erfs_scenario.yaml_marks import suggest
 
 T = TypeVar("T")
 _COUNTS: Final = frozenset({"ack_attempts", "session_multiplier"})
@@ -157,6 +158,8 @@ class Plan:
     """What the rates of the fault model came to, where faults were drawn by them."""
     missing: tuple[LinkId, ...] = ()
     """Links taken out of the fabric before the run."""
+    parameters: tuple[tuple[str, str], ...] = ()
+    """The scenario's parameters and their values, as text that could be set."""
 
     def header(self, backend: str) -> dict[str, Any]:
         """Return the fields of the journal's ``run_started``: all the judge needs, and nothing of this machine."""
@@ -168,6 +171,8 @@ class Plan:
             drawn["rates"] = [use.to_json() for use in self.rates]
         if self.missing:
             drawn["missing_links"] = list(self.missing)
+        if self.parameters:
+            drawn["parameters"] = dict(self.parameters)
         return drawn | {
             "name": self.name,
             "description": self.description,
@@ -332,7 +337,7 @@ def compile_plan(
         message = f'no demands: {len(endpoints)} attached endpoints in fabric "{fabric.name}"'
         problems.append(file.document.problem(("demands",), message))
     if problems:
-        raise ConfigError(file.source, sorted(problems, key=lambda problem: (problem.line, problem.column)))
+        raise ConfigError(file.source, sorted(problems, key=in_order))
     # By chance nothing may have happened; the run is then as long as something could have.
     last_ns = max([fault.end_at_ns for fault in faults] + [zero_ns + use.until_ns for use in rates], default=zero_ns)
     tail_ns = last_ns + TAIL_NS
@@ -354,6 +359,7 @@ def compile_plan(
         passed_over=tuple(passed_over),
         rates=rates,
         missing=missing,
+        parameters=tuple(sorted(file.parameters.items())),
     )
 
 

@@ -4,10 +4,10 @@ Rule 1: a duration has a unit, a fault has an end, a share has a per-cent sign; 
 Rule 2: what needs a fabric to be checked (names, selectors) is checked in `erfs_scenario.plan`.
 """
 
-import difflib
 import re
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
@@ -17,7 +17,6 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
-    WithJsonSchema,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -25,80 +24,11 @@ from pydantic_core import PydanticCustomError
 from erfs.errors import ConfigError, Problem
 from erfs.faults import LINK_KINDS, NAMELESS_TARGETS, ONE_ENDED, Fault, FaultKind
 from erfs.generators import GENERATORS
-from erfs.units import MS, SECOND, parse_duration
+from erfs.units import MS, SECOND
 from erfs_scenario import yaml_marks
-from erfs_scenario.yaml_marks import Document
-
-_RATE_UNITS: Final = {"kbit/s": 1_000, "Mbit/s": 1_000_000, "Gbit/s": 1_000_000_000}
-_RATE: Final = re.compile(r"\s*(?P<value>\d+)\s*(?P<unit>[kMG]bit/s)\s*")
-_PERCENT: Final = re.compile(r"\s*(?P<whole>\d{1,3})(?:\.(?P<fraction>\d{1,4}))?\s*%\s*")
-
-
-def _duration(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise PydanticCustomError("duration", 'expected a duration such as "50 ms"')
-    if not isinstance(value, str):
-        raise PydanticCustomError(
-            "duration", "{value} has no unit", {"value": value, "advice": f'write "{value} ms" or "{value} s"'}
-        )
-    if value.strip().startswith("-"):
-        raise PydanticCustomError("duration", '"{value}" is negative', {"value": value})
-    if re.fullmatch(r"\s*\d+(\.\d+)?\s*", value):
-        number = value.strip()
-        raise PydanticCustomError(
-            "duration", '"{value}" has no unit', {"value": value, "advice": f'write "{number} ms" or "{number} s"'}
-        )
-    try:
-        return parse_duration(value)
-    except ValueError as error:
-        raise PydanticCustomError("duration", "{text}", {"text": str(error)}) from None
-
-
-def _share(value: object) -> object:
-    match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise PydanticCustomError("share", 'expected a percentage such as "99.995 %"')
-    parts = int(match["whole"]) * 10_000 + int((match["fraction"] or "").ljust(4, "0"))
-    if parts > 1_000_000:
-        raise PydanticCustomError("share", '"{value}" is more than 100 %', {"value": value})
-    return parts
-
-
-def _rate(value: object) -> object:
-    match = _RATE.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise PydanticCustomError("rate", 'expected a rate such as "10 Mbit/s"')
-    return int(match["value"]) * _RATE_UNITS[match["unit"]]
-
-
-def _listed(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
-Duration = Annotated[
-    int,
-    BeforeValidator(_duration),
-    WithJsonSchema(
-        {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(ns|us|µs|ms|s|min|h)\s*$", "examples": ["50 ms"]}
-    ),
-]
-Share = Annotated[
-    int,
-    BeforeValidator(_share),
-    WithJsonSchema({"type": "string", "pattern": r"^\s*\d{1,3}(\.\d{1,4})?\s*%\s*$", "examples": ["99.995 %"]}),
-]
-Rate = Annotated[
-    int,
-    BeforeValidator(_rate),
-    Field(gt=0),
-    WithJsonSchema({"type": "string", "pattern": r"^\s*\d+\s*[kMG]bit/s\s*$", "examples": ["10 Mbit/s"]}),
-]
-Names = Annotated[
-    tuple[str, ...],
-    BeforeValidator(_listed),
-    Field(min_length=1, strict=False),
-    WithJsonSchema({"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
-]
+from erfs_scenario.composing import compose
+from erfs_scenario.quantities import Duration, Names, Rate, Share
+from erfs_scenario.yaml_marks import Document, suggest
 
 
 class _Part(BaseModel):
@@ -485,6 +415,10 @@ class Scenario(_Part):
     name: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=100)]
     """Names the output folder."""
     description: str = ""
+    parameters: dict[Annotated[str, Field(pattern=r"^[\w-]+$")], str | int | float | bool | None] = {}
+    """Names and their values where `--set` says no other; "${name}" in a value stands for it. Nothing: it must be set."""
+    includes: Names | tuple[()] = ()
+    """Files whose faults and expectations are taken in, relative to this file; what is said here counts over what they say."""
     fabric: FabricPart
     demands: Demands = Demands(all_pairs=True)
     faults: Annotated[tuple[FaultPart, ...], Field(min_length=1, max_length=10_000, strict=False)] = ()
@@ -522,6 +456,8 @@ class ScenarioFile:
     scenario: Scenario
     document: Document
     folder: Path
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """The value of each parameter, as it could be set."""
 
     @property
     def source(self) -> str:
@@ -546,23 +482,23 @@ class ScenarioFile:
         return place if place in self.document.values else place[:-1]
 
 
-def load_scenario(path: Path) -> ScenarioFile:
+def load_scenario(path: Path, settings: Mapping[str, str] | None = None) -> ScenarioFile:
     """
-    Return the scenario in the file *path*.
+    Return the scenario in the file *path*, with parameters set as *settings* says.
 
     Raises:
-        ConfigError: it cannot be read, or says something it may not; all problems at once.
+        ConfigError: it cannot be read, or says something it may not; all problems at once, those of included files too.
     """
     try:
-        # One byte more than allowed is enough to refuse; a device or a huge file is not read whole.
-        with path.open("rb") as file:
-            content = file.read(yaml_marks.SIZE_MAX + 1)
+        content = yaml_marks.read_bounded(path)
     except OSError as error:
         raise ConfigError(str(path), [Problem(0, f"cannot be read: {error.strerror or error}")]) from None
-    return parse_scenario(content, str(path), path.parent)
+    return parse_scenario(content, str(path), path.parent, settings)
 
 
-def parse_scenario(content: bytes, source: str, folder: Path = Path()) -> ScenarioFile:
+def parse_scenario(
+    content: bytes, source: str, folder: Path = Path(), settings: Mapping[str, str] | None = None
+) -> ScenarioFile:
     """
     Return the scenario that *content* is.
 
@@ -570,29 +506,37 @@ def parse_scenario(content: bytes, source: str, folder: Path = Path()) -> Scenar
         content: The file's bytes.
         source: Its name, for messages.
         folder: What file names in it are relative to.
+        settings: Values of parameters, as text, instead of those in the file.
 
     Raises:
         ConfigError: all problems at once, in the order of the file.
     """
     document = yaml_marks.load(content, source)
+    parameters = compose(document, folder / Path(source).name, settings or {})
     problems = list(document.problems)
     scenario = None
     try:
         scenario = Scenario.model_validate(document.data)
     except ValidationError as error:
         # What could not even be read is told once.
-        told = {(problem.line, problem.column) for problem in problems}
+        told = {in_order(problem) for problem in problems}
+        told |= {in_order(document.problem(path, "")) for path in document.not_filled_in}
         found = _problems_of(error, document, Scenario, ())
-        problems += [problem for problem in found if (problem.line, problem.column) not in told]
+        problems += [problem for problem in found if in_order(problem) not in told]
     problems += _generator_problems(document)
     problems += _duplicate_names(document)
     if scenario is not None:
         problems += _timing_problems(scenario, document)
     if problems:
         unique = dict.fromkeys(problems)
-        raise ConfigError(source, sorted(unique, key=lambda problem: (problem.line, problem.column)))
+        raise ConfigError(source, sorted(unique, key=in_order))
     assert scenario is not None
-    return ScenarioFile(scenario, document, folder)
+    return ScenarioFile(scenario, document, folder, parameters)
+
+
+def in_order(problem: Problem) -> tuple[str, int, int]:
+    """Return what problems are sorted by: the scenario's own first, then file by file, each from top to bottom."""
+    return problem.source, problem.line, problem.column
 
 
 def _generator_problems(document: Document) -> list[Problem]:
@@ -666,15 +610,6 @@ def _timing_problems(scenario: Scenario, document: Document) -> list[Problem]:
     return problems
 
 
-def suggest(word: str, known: Any) -> str:
-    """Return "did you mean …?" for the *known* words nearest to *word*, or the first few known ones, or nothing."""
-    words = [str(one) for one in known]
-    near = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
-    if near:
-        return f'did you mean "{near[0]}"?'
-    return f"known: {', '.join(words[:12])}{', …' if len(words) > 12 else ''}" if words else ""
-
-
 # pydantic's words for what we call otherwise.
 _WORDS: Final = (
     ("input should be", "expected"),
@@ -737,10 +672,10 @@ def _problems_of(
 
 def _without_union_echo(problems: list[Problem]) -> list[Problem]:
     """Return *problems* with one per place: a value that fits no member of a union is complained about once for each."""
-    first: dict[tuple[int, int], Problem] = {}
+    first: dict[tuple[str, int, int], Problem] = {}
     kept = []
     for problem in problems:
-        place = problem.line, problem.column
+        place = in_order(problem)
         if place in first and not problem.message.startswith(("unknown key", '"')):
             continue
         first.setdefault(place, problem)

@@ -13,7 +13,8 @@ from typing import Final, TypeVar
 from erfs.fabric import Fabric, Link, Node
 from erfs.ids import LinkId, NodeId
 from erfs.units import PPM
-from erfs_scenario.schema import Selector, suggest
+from erfs_scenario.schema import Selector
+from erfs_scenario.yaml_marks import suggest
 
 T = TypeVar("T")
 SHARED_RISK: Final = "shared_risk"

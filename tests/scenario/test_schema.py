@@ -46,7 +46,7 @@ def test_every_broken_file_is_answered_as_agreed() -> None:
 @pytest.mark.parametrize("path", BROKEN, ids=lambda path: path.stem)
 def test_every_complaint_names_the_file_and_mostly_the_line(path: Path) -> None:
     for line in complaint_about(path).splitlines():
-        assert line.startswith(f"{path.name}:")
+        assert line.startswith((f"{path.name}:", "parts/"))
         if path.stem not in ("empty", "deep", "alias-of-itself"):
             assert line.split(":")[1].isdigit(), line
 
