@@ -325,8 +325,108 @@ class Confirm(_Message):
     reason: str = Field(min_length=1)
 
 
+DrainTarget = Literal["node", "link", "srlg", "rack"]
+Strength = Literal["hard", "soft"]
+"""Hard: carry nothing through it. Soft: use it only where nothing else remains."""
+DRAIN_NAMED_MAX: Final = 20
+"""So many endpoints are named in a drain's plan; the count is exact."""
+
+
+class DrainRequest(_Message):
+    """An operator's word that something is to be taken out of use, or back into it. Saying it again changes nothing."""
+
+    kind: Literal["drain"] = "drain"
+    request: str = Field(pattern=r"^[0-9a-f]{8,64}$")
+    """Names the topic of the answers; unlike any other's."""
+    action: Literal["drain", "undrain"]
+    target: str = Field(min_length=1)
+    """As the operator spells it; "node:", "link:", "srlg:" or "rack:" before it says which of several is meant."""
+    strength: Strength = "hard"
+    lasts_ns: int | None = Field(default=None, gt=0)
+    """None: until it is undrained."""
+    is_dry_run: bool = False
+    """Only tell what would be done."""
+    force: str = ""
+    """Why it is to be done though the path floor forbids it; goes to the journal."""
+
+
+class Drain(_Value):
+    """One thing that an operator has taken out of use. Instants are of the wall clock, for they outlive every process."""
+
+    target_kind: DrainTarget
+    target: str
+    strength: Strength
+    by: NodeId
+    """The operator."""
+    begins_wall_ns: int
+    ends_wall_ns: int | None = None
+    forced_because: str = ""
+    """The operator's reason, where the path floor was overridden."""
+    may_cut: bool = False
+    """Whether it was known, when it was forced, that it cuts somebody off."""
+
+    @property
+    def name(self) -> str:
+        """The target, unambiguous."""
+        return f"{self.target_kind}:{self.target}"
+
+
+class DrainShare(_Value):
+    """What the worst-off switch would keep towards the worst-off class, of what there was as built."""
+
+    of: Literal["paths", "capacity"]
+    source: NodeId
+    destination: DestinationId
+    ppm: int
+
+
+class DrainPlan(_Value):
+    """What a drain would do, as far as it can be told beforehand."""
+
+    target_kind: DrainTarget
+    target: str
+    link_count: int
+    endpoints: tuple[NodeId, ...] = ()
+    """Attached to what is drained, up to `DRAIN_NAMED_MAX`."""
+    endpoint_count: int = 0
+    cut: tuple[NodeId, ...] = ()
+    """Who would lose the last path to somebody, up to `DRAIN_NAMED_MAX`."""
+    cut_count: int = 0
+    shares: tuple[DrainShare, ...] = ()
+    """Of everybody else; empty where nothing becomes less."""
+    own_shares: tuple[DrainShare, ...] = ()
+    """Of the classes attached to what is drained."""
+
+
+class DrainAnswer(_Message):
+    """
+    What the controller says to a `DrainRequest`, several times if need be.
+
+    planned: what would be done (a dry run). refused: with the reasons. accepted: it is on disk and will be done. moving: programs of a
+    generation are on their way. waiting: something keeps it from being done. done: no traffic takes the old way any more.
+    """
+
+    kind: Literal["drain_answer"] = "drain_answer"
+    request: str
+    state: Literal["planned", "refused", "accepted", "moving", "waiting", "done"]
+    reasons: tuple[str, ...] = ()
+    plan: DrainPlan | None = None
+    drain: Drain | None = None
+    generation: int = 0
+
+
+class Drains(_Message):
+    """All that is drained. Whole set; retained, so that whoever leads next knows it, and anybody may look."""
+
+    kind: Literal["drains"] = "drains"
+    revision: int = Field(default=0, ge=0)
+    """Rises with each change; the higher one counts."""
+    drains: tuple[Drain, ...] = ()
+
+
 Message = Annotated[
-    Presence | Health | DownFact | CannotReach | Program | Ack | Leader | Confirm, Field(discriminator="kind")
+    Presence | Health | DownFact | CannotReach | Program | Ack | Leader | Confirm | DrainRequest | DrainAnswer | Drains,
+    Field(discriminator="kind"),
 ]
 _ADAPTER: Final[TypeAdapter[Message]] = TypeAdapter(Message)
 

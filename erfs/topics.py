@@ -24,11 +24,16 @@ class Channel(StrEnum):
     PROGRAM = "program"  # controller -> agent, retained
     LEADER = "leader"  # controller, retained, last will
     CONFIRM = "confirm"  # operator -> controller
+    DRAIN = "drain"  # operator -> controller
+    DRAIN_ANSWER = "drain_answer"  # controller -> operator, per request
+    DRAINS = "drains"  # controller, retained
 
 
 NOBODY: Final = NodeId("")
 _CHANNELS: Final = frozenset(channel.value for channel in Channel)
-RETAINED = frozenset({Channel.PRESENCE, Channel.FACT, Channel.CANNOT_REACH, Channel.PROGRAM, Channel.LEADER})
+RETAINED = frozenset(
+    {Channel.PRESENCE, Channel.FACT, Channel.CANNOT_REACH, Channel.PROGRAM, Channel.LEADER, Channel.DRAINS}
+)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -39,7 +44,7 @@ def _segment(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A topic taken apart: what it carries, which node it belongs to (writer; for programs the reader), which port."""
+    """A topic taken apart: what it carries, which node it belongs to (writer; for programs the reader; for answers the request), which port."""
 
     channel: Channel
     node: NodeId = NOBODY

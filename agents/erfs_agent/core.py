@@ -18,6 +18,9 @@ from erfs.messages import (
     CannotReach,
     Confirm,
     DownFact,
+    DrainAnswer,
+    DrainRequest,
+    Drains,
     Health,
     Installed,
     Leader,
@@ -373,7 +376,7 @@ class AgentCore:
             case Leader():
                 self._leader_epoch = max(self._leader_epoch, message.epoch)
                 return []
-            case Presence() | Health() | Ack() | Confirm():
+            case Presence() | Health() | Ack() | Confirm() | DrainRequest() | DrainAnswer() | Drains():
                 # Not for agents; a broker may still hand out what nobody here asked for.
                 return []
             case _:

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
@@ -30,7 +31,7 @@ from erfs.topics import Topics
 from erfs.units import MS
 from erfs_controller.aio.embedded import ensure_broker
 from erfs_controller.aio.runtime import AnotherLeads, ControllerRuntime
-from erfs_controller.aio.store import EpochStore
+from erfs_controller.aio.store import ControllerStore
 from erfs_controller.core import ControllerCore, FabricReloaded
 from erfs_controller.settings import RELOADABLE, ControllerSettings
 
@@ -116,8 +117,16 @@ def _load_fabric(settings: ControllerSettings) -> Fabric:
 async def _serve(settings: ControllerSettings, fabric: Fabric, path: Path) -> None:
     # Unlike that of any other controller and of this one's last run, so that a stale leader message is never taken for ours.
     controller_id = f"{socket.gethostname()}-{os.getpid()}-{SystemRandom().getrandbits(24):06x}"
-    store = EpochStore(settings.state_dir / "epoch.json")
-    core = ControllerCore(fabric, settings.core_timers(), controller_id, store.load())
+    store = ControllerStore(settings.state_dir / "controller.sqlite3")
+    stored = store.load()
+    core = ControllerCore(
+        fabric,
+        settings.core_timers(),
+        controller_id,
+        stored.epoch,
+        stored.drains,
+        wall_offset_ns=time.time_ns() - time.monotonic_ns(),
+    )
     topics = Topics(settings.bus.prefix)
     if settings.broker == "embedded":
         await ensure_broker(settings.bus.brokers[0], settings.state_dir / "broker.log")
@@ -149,6 +158,7 @@ async def _serve(settings: ControllerSettings, fabric: Fabric, path: Path) -> No
             if bus.is_connected:
                 await bus.drain(GOODBYE_NS)
             bus_task.cancel()
+    store.close()
     if rival is not None:
         raise rival
     _log.info("controller_stopped")

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from erfs.fabric import Fabric
+from erfs.ids import LinkId
 from erfs.messages import (
     Ack,
     CannotReach,
     Confirm,
     DownFact,
+    DrainAnswer,
+    DrainRequest,
+    Drains,
     Health,
     Leader,
     Presence,
@@ -22,15 +26,26 @@ from erfs.messages import (
 from erfs.ports import BusConnected, BusLost, Delivered, Mark, Publish, Subscribe, TimerFired
 from erfs.topics import Address, Channel
 from erfs_controller.detection import Detection
+from erfs_controller.drain import DrainList, Use
 from erfs_controller.election import Election, Phase
 from erfs_controller.guard import Guard
+from erfs_controller.orders import Orders, PersistDrains
 from erfs_controller.programming import Programming
 from erfs_controller.roster import Roster
 from erfs_controller.routes import Routes
 from erfs_controller.sequence import Sequence
 from erfs_controller.timers import ControllerTimers
 
-__all__ = ["Command", "ControllerCore", "ControllerTimers", "Event", "Exit", "FabricReloaded", "PersistEpoch"]
+__all__ = [
+    "Command",
+    "ControllerCore",
+    "ControllerTimers",
+    "Event",
+    "Exit",
+    "FabricReloaded",
+    "PersistDrains",
+    "PersistEpoch",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +70,11 @@ class Exit:
 
 
 Event = Delivered | BusConnected | BusLost | TimerFired | FabricReloaded
-Command = Publish | Subscribe | Mark | PersistEpoch | Exit
+Command = Publish | Subscribe | Mark | PersistEpoch | PersistDrains | Exit
 
 _REPORTS: Final = (Channel.PRESENCE, Channel.HEALTH, Channel.FACT, Channel.ACK)
 # Topics that belong to no node.
-_COMMON: Final = (Address(Channel.LEADER), Address(Channel.CONFIRM))
+_COMMON: Final = (Address(Channel.LEADER), Address(Channel.CONFIRM), Address(Channel.DRAIN))
 
 
 class ControllerCore:
@@ -71,14 +86,26 @@ class ControllerCore:
         settings: Timers, and whether to arm for failures.
         controller_id: Unlike any other controller's, also unlike that of this one's last run.
         stored_epoch: The epoch last persisted, 0 if none.
+        stored_drains: What was drained when that was last persisted, None if it never was.
+        wall_offset_ns: The wall clock's reading less that of the clock of ``now_ns``.
     """
 
-    def __init__(self, fabric: Fabric, settings: ControllerTimers, controller_id: str, stored_epoch: int = 0) -> None:
+    def __init__(
+        self,
+        fabric: Fabric,
+        settings: ControllerTimers,
+        controller_id: str,
+        stored_epoch: int = 0,
+        stored_drains: Drains | None = None,
+        wall_offset_ns: int = 0,
+    ) -> None:
         sequence = Sequence()
         self._fabric = fabric
         self._detection = Detection(fabric)
         self._roster = Roster(fabric.nodes)
         self._routes = Routes(fabric, settings)
+        self._drains = DrainList(self._routes.topology, settings.floor_ppm, stored_drains)
+        self._orders = Orders(self._drains, sequence, wall_offset_ns)
         self._guard = Guard(fabric)
         self._election = Election(controller_id, stored_epoch, settings, sequence)
         self._programming = Programming(self._roster, self._detection.is_cut_off, settings, sequence)
@@ -86,12 +113,15 @@ class ControllerCore:
         self._is_pushing = False
         self._has_left = False
         self._is_bus_new = False
+        self._settled_for: tuple[int, frozenset[LinkId]] | None = None
+        """What is drained, and down, as the programs under way or running take into account."""
+        self._is_yielding = False
 
     # --- the interface ------------------------------------------------------------------------------------------------
     def start(self, now_ns: int) -> list[Command]:
         """Return what to do first; the rest follows when the bus is there. *now_ns* starts no timer yet."""
         # What an earlier reign left on the agents' topics is read once, to compare with what would be pushed.
-        return [Subscribe(channels=(*_REPORTS, Channel.PROGRAM), addresses=_COMMON)]
+        return [Subscribe(channels=(*_REPORTS, Channel.PROGRAM), addresses=(*_COMMON, Address(Channel.DRAINS)))]
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         """Take in one event and do what is due. Cost: look-ups, unless a computation is due (`erfs.paths.compute`)."""
@@ -102,7 +132,7 @@ class ControllerCore:
             case BusConnected():
                 self._election.connected(now_ns)
                 if self._is_pushing:
-                    commands += self._programming.republish()
+                    commands += self._republish()
                 else:
                     # The first reign of this process takes over what is on the topics as it is.
                     self._is_bus_new = self._epoch_led > 0
@@ -112,7 +142,8 @@ class ControllerCore:
                 commands += self._replace_fabric(fabric, now_ns)
             case TimerFired():
                 pass
-        return commands + self._advance(now_ns)
+        commands += self._advance(now_ns)
+        return commands + self._tell_operators(commands)
 
     def is_computation_near(self, event: Event, now_ns: int) -> bool:
         """
@@ -120,9 +151,11 @@ class ControllerCore:
 
         For a shell that has other things to do meanwhile: nothing else of the core may be called until `handle` returns.
         """
-        if isinstance(event, FabricReloaded) or (isinstance(event, Delivered) and isinstance(event.message, Confirm)):
+        if isinstance(event, FabricReloaded):
             return True
-        return self._election.may_lead(now_ns) and self._routes.is_due(now_ns, self._detection.unusable)
+        if isinstance(event, Delivered) and isinstance(event.message, Confirm | DrainRequest):
+            return True
+        return self._election.may_lead(now_ns) and self._routes.may_be_due(now_ns)
 
     def leader_repeated(self, now_ns: int) -> None:
         """The shell has said the last leader message again, at *now_ns*, while `handle` was at work: this was no freeze."""
@@ -132,7 +165,11 @@ class ControllerCore:
         """Return the instant of the next TimerFired, None if only an event can change anything."""
         instants = [self._election.next_wakeup_ns()]
         if self._election.is_leading:
-            instants += [self._routes.next_wakeup_ns(), self._programming.next_wakeup_ns()]
+            instants += [
+                self._routes.next_wakeup_ns(),
+                self._programming.next_wakeup_ns(),
+                self._orders.next_wakeup_ns(),
+            ]
         return min((instant for instant in instants if instant is not None), default=None)
 
     def last_will(self) -> Publish:
@@ -167,6 +204,12 @@ class ControllerCore:
                 return [*self._election.hear(leader, now_ns, is_retained=event.is_retained)]
             case Confirm() as confirm:
                 return self._confirm(confirm, now_ns)
+            case DrainRequest() as request:
+                return self._hear_operator(request, now_ns)
+            case Drains() as drains:
+                return [*self._orders.hear_predecessor(drains)] if self._epoch_led == 0 else []
+            case DrainAnswer():
+                return []
             case CannotReach():
                 # Between agents: which next hops to avoid until the next generation.
                 return []
@@ -194,6 +237,7 @@ class ControllerCore:
         self._fabric = fabric
         self._roster.add_nodes(fabric.nodes)
         self._routes.replace_fabric(fabric)
+        self._drains.replace_fabric(self._routes.topology)
         return self._judged(self._detection.replace_fabric(fabric), now_ns)
 
     def _confirm(self, confirm: Confirm, now_ns: int) -> list[Command]:
@@ -201,8 +245,22 @@ class ControllerCore:
             return [Mark("confirmation_ignored", {"generation": confirm.generation, "reason": confirm.reason})]
         return [
             Mark("push_confirmed", {"generation": confirm.generation, "reason": confirm.reason}),
-            *self._compute(now_ns),
+            *self._compute(self._drains.use(self._detection.unusable), now_ns),
         ]
+
+    def _hear_operator(self, request: DrainRequest, now_ns: int) -> list[Command]:
+        if not self._election.is_leading:
+            # Whoever leads answers.
+            return []
+        revision = self._drains.revision
+        commands = self._orders.hear(request, self._detection.unusable, now_ns)
+        if self._drains.revision != revision:
+            self._routes.news(now_ns)
+        return [*commands]
+
+    def _tell_operators(self, commands: list[Command]) -> list[Command]:
+        is_current = self._settled_for == (self._drains.revision, self._detection.unusable)
+        return [*self._orders.follow(commands, is_current=is_current, is_idle=self._programming.is_idle)]
 
     # --- what is due --------------------------------------------------------------------------------------------------
     def _advance(self, now_ns: int) -> list[Command]:
@@ -210,9 +268,14 @@ class ControllerCore:
         match self._election.phase:
             case Phase.LEADING:
                 resumed = [] if self._is_pushing else self._take_lead(now_ns)
-                due: list[Command] = []
-                if self._routes.is_due(now_ns, self._detection.unusable):
-                    due = self._compute(now_ns)
+                due: list[Command] = [*self._orders.end_those_over(now_ns)]
+                if due:
+                    self._routes.news(now_ns)
+                if self._routes.may_be_due(now_ns):
+                    use = self._drains.use(self._detection.unusable)
+                    if self._routes.is_due(now_ns, use):
+                        due += self._compute(use, now_ns)
+                    self._settled_for = (self._drains.revision, self._detection.unusable)
                 self._routes.settle(now_ns)
                 return [*resumed, *said, *due, *self._programming.tick(now_ns)]
             case Phase.LEFT:
@@ -235,20 +298,27 @@ class ControllerCore:
                 PersistEpoch(epoch),
                 Mark("became_leader", {"epoch": epoch}),
                 Subscribe(channels=_REPORTS, addresses=_COMMON),
+                *self._orders.lead(epoch),
             ]
         if self._is_bus_new:
-            commands += self._programming.republish()
+            commands += self._republish()
         commands += self._programming.resume(epoch, now_ns)
         self._is_pushing, self._is_bus_new = True, False
         return commands
+
+    def _republish(self) -> list[Command]:
+        drained = [self._orders.announcement()] if self._drains.revision else []
+        return [*self._programming.republish(), *drained]
 
     def _stop_pushing(self) -> None:
         self._is_pushing = False
         self._programming.pause()
 
-    def _compute(self, now_ns: int) -> list[Command]:
-        computed = self._routes.compute(self._detection.unusable, self._detection.facts())
-        plan = self._programming.plan(computed.programs, self._fabric, self._detection.unusable)
+    def _compute(self, use: Use, now_ns: int) -> list[Command]:
+        down = self._detection.unusable
+        computed = self._routes.compute(use, self._detection.facts())
+        # What is drained works still: nothing that takes it may be lost while others move away.
+        plan = self._programming.plan(computed.programs, self._fabric, down)
         generation = self._programming.next_generation
         mark = Mark(
             "routes_computed",
@@ -259,8 +329,13 @@ class ControllerCore:
                 "unprotected": len(computed.unprotected),
             },
         )
-        refusal = self._guard.check(plan.before, plan.after, self._detection.words(), self._fabric, generation)
+        marks: list[Command] = [mark]
+        if use.is_yielding != self._is_yielding:
+            self._is_yielding = use.is_yielding
+            marks.append(Mark("drains_yielded" if use.is_yielding else "drains_resumed", {"generation": generation}))
+        words, drained = self._detection.words(), use.unusable - down
+        refusal = self._guard.check(plan.before, plan.after, words, self._fabric, generation, drained)
         if refusal is not None:
             self._programming.hold(refusal.generation)
-            return [mark, refusal.mark()]
-        return [mark, *self._programming.begin(plan, now_ns)]
+            return [*marks, refusal.mark()]
+        return [*marks, *self._programming.begin(plan, now_ns)]

@@ -1,12 +1,12 @@
 """Does a push withdraw what the fabric can still reach? Then it is refused until an operator confirms it.
 
 Rule 1: a search of its own over what agents report, never the path engine, never the fabric file alone: either may be what is wrong.
-Rule 2: only an end's own word that a link is down explains a withdrawal; a link that is missing in a new file explains nothing.
+Rule 2: only an end's own word that a link is down, or an operator's that it is drained, explains a withdrawal; a link that is missing in a new file explains nothing.
 Rule 3: "can reach" means by policy: up, then down, where valleys are forbidden; endpoints forward for nobody.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,6 +79,7 @@ class Guard:
         words: Words,
         fabric: Fabric,
         generation: int,
+        drained: Collection[LinkId] = (),
     ) -> Refusal | None:
         """
         Return why *after* may not be pushed, or None.
@@ -88,6 +89,7 @@ class Guard:
             after: What they would run; the same object where nothing changes.
             words: What the ends of all links said last, also of links that the fabric lacks.
             fabric: What *after* was computed on.
+            drained: Links that operators have taken out of use, which explains a withdrawal as well as a failure does.
             generation: The number to refuse it under, unless a refusal stands: an unchanged one keeps its number, another one gets the next.
 
         Cost: O(changed routes), plus a search over the reported links per withdrawn destination or per node that loses many.
@@ -95,7 +97,7 @@ class Guard:
         withdrawn = list(self._withdrawals(before, after))
         unexplained: frozenset[Withdrawal] = frozenset()
         if withdrawn:
-            unexplained = frozenset(_Reported(self._trusted, fabric, before, words).reachable_among(withdrawn))
+            unexplained = frozenset(_Reported(self._trusted, fabric, before, words, drained).reachable_among(withdrawn))
         if unexplained <= self._confirmed:
             self.refusal, self._confirmed, self._trusted = None, frozenset(), fabric
             return None
@@ -158,13 +160,20 @@ class _Served:
 
 class _Reported:
     """
-    The links that nobody calls down, and what can be reached over them.
+    The links that nobody calls down and no operator has drained, and what can be reached over them.
 
     A link exists if a fabric has it, or if both its ends claim it: by what they report or by the program they run. Tiers are the
     trusted fabric's. A node that no fabric has counts as a switch below all others, for it may be a leaf that a file lost.
     """
 
-    def __init__(self, trusted: Fabric, fabric: Fabric, before: Mapping[NodeId, Program], words: Words) -> None:
+    def __init__(
+        self,
+        trusted: Fabric,
+        fabric: Fabric,
+        before: Mapping[NodeId, Program],
+        words: Words,
+        drained: Collection[LinkId],
+    ) -> None:
         self._nodes: dict[NodeId, Node] = {**fabric.nodes, **trusted.nodes}
         self._is_valley_free = is_valley_free_required(trusted)
         claims: dict[LinkId, set[tuple[NodeId, NodeId]]] = defaultdict(set)
@@ -173,7 +182,7 @@ class _Reported:
         for node, program in before.items():
             for port in program.ports:
                 claims[port.link].add((node, port.far_end))
-        down: set[LinkId] = set()
+        down = set(drained)
         for link_id, reporter, word in words:
             claims[link_id].add((reporter, word.far_end))
             if not word.is_up:

@@ -1,6 +1,6 @@
 """When to compute, and with what. How to compute is `erfs.paths`' business.
 
-Rule 1: a computation is wanted when the set of unusable links is no longer the one computed for, or when its rounds no longer fit
+Rule 1: a computation is wanted when what routes may use is no longer what was computed for, or when its rounds no longer fit
 the agents that are there, and for nothing else.
 Rule 2: bad news and good news are joined for a while, never longer than the debounce maximum.
 
@@ -14,9 +14,10 @@ on a link that is down anyway cost nothing.
 from collections.abc import Mapping
 
 from erfs.fabric import Fabric
-from erfs.ids import LinkId, NodeId
+from erfs.ids import NodeId
 from erfs.messages import FactRef, Program
 from erfs.paths import ProgramSet, Sharing, Topology, compute
+from erfs_controller.drain import Use
 from erfs_controller.timers import ControllerTimers
 
 
@@ -29,10 +30,15 @@ class Routes:
         # Kept here alone, so a controller that has just been started shares equally at first; by no more than the tolerance it may move
         # weights that its predecessor would have left.
         self._shared: Sharing | None = None
-        self._computed_for: frozenset[LinkId] | None = None
+        self._computed_for: Use | None = None
         self._is_stale = False
         self._wanted_since_ns: int | None = None
         self._due_at_ns: int | None = None
+
+    @property
+    def topology(self) -> Topology:
+        """The fabric that is computed on."""
+        return self._topology
 
     def replace_fabric(self, fabric: Fabric) -> None:
         """Take in a new fabric; what was computed for the old one counts no more."""
@@ -60,11 +66,15 @@ class Routes:
         """Return when the debounce ends."""
         return self._due_at_ns
 
-    def is_due(self, now_ns: int, unusable: frozenset[LinkId]) -> bool:
+    def may_be_due(self, now_ns: int) -> bool:
+        """Return whether now is the time to look: what `is_due` asks for may be dear to find out."""
+        return self._computed_for is None or self._is_quiet(now_ns)
+
+    def is_due(self, now_ns: int, use: Use) -> bool:
         """Return whether to compute now; a debounce that ends where it began asks for nothing."""
         if self._computed_for is None:
             return True
-        return self._is_quiet(now_ns) and (self._is_stale or unusable != self._computed_for)
+        return self._is_quiet(now_ns) and (self._is_stale or use != self._computed_for)
 
     def settle(self, now_ns: int) -> None:
         """End a debounce that is over: what it asked for has been computed, or it asked for nothing."""
@@ -74,14 +84,16 @@ class Routes:
     def _is_quiet(self, now_ns: int) -> bool:
         return self._due_at_ns is not None and now_ns >= self._due_at_ns
 
-    def compute(self, unusable: frozenset[LinkId], facts: tuple[FactRef, ...]) -> ProgramSet:
-        """Return the programs for the fabric without the *unusable* links. Cost: that of `erfs.paths.compute`."""
-        self._computed_for = unusable
+    def compute(self, use: Use, facts: tuple[FactRef, ...]) -> ProgramSet:
+        """Return the programs for what of the fabric may be used. Cost: that of `erfs.paths.compute`."""
+        self._computed_for = use
         self._is_stale = False
         computed = compute(
             self._topology,
-            unusable=unusable,
+            unusable=use.unusable,
             facts=facts,
+            # Dearer than any path that does without: none visits more switches than there are.
+            costs=dict.fromkeys(use.shunned, 1 + len(self._topology.switches)),
             is_protecting=self._timers.is_protecting,
             shared=self._shared,
         )

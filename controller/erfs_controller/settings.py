@@ -11,6 +11,7 @@ from pydantic_settings import SettingsConfigDict
 
 from erfs.aio.config import DaemonSettings, Duration
 from erfs.aio.mqtt import BusSettings
+from erfs.units import PPM
 from erfs_controller.timers import ControllerTimers
 
 _DEFAULTS = ControllerTimers()
@@ -55,10 +56,12 @@ class ControllerSettings(DaemonSettings):
     fabric: Path
     """The fabric as built, in any format that `erfs fabric show` reads."""
     state_dir: Path
-    """Holds epoch.json and journal.jsonl."""
+    """Holds controller.sqlite3 and journal.jsonl."""
     broker: Literal["embedded", "external"] = "embedded"
     """Embedded: an `erfs broker` is started where nobody listens at the first address of the bus; it outlives the controller."""
     protection: bool = True
+    path_floor_percent: int = Field(default=_DEFAULTS.floor_ppm * 100 // PPM, ge=0, le=100)
+    """What every destination class must keep of its paths and capacity when something is drained."""
     bus: BusSettings = BusSettings()
     timers: TimerSettings = TimerSettings()
     log: LogSettings = LogSettings()
@@ -84,6 +87,7 @@ class ControllerSettings(DaemonSettings):
             leader_refresh_ns=timers.leader_refresh,
             leader_listen_ns=timers.leader_listen,
             is_protecting=self.protection,
+            floor_ppm=self.path_floor_percent * PPM // 100,
         )
 
 

@@ -29,3 +29,6 @@ class ControllerTimers:
     """Three refreshes: a newcomer that hears none of them knows that the retained leader is dead."""
     is_protecting: bool = True
     """Whether programs are armed for failures that have not happened."""
+    floor_ppm: int = 750_000
+    """What every destination class must keep of its paths and capacity when something is taken out of use; below that an operator
+    must force it. A fabric of four spines can do without one of them."""

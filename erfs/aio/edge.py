@@ -18,6 +18,9 @@ from erfs.messages import (
     CannotReach,
     Confirm,
     DownFact,
+    DrainAnswer,
+    DrainRequest,
+    Drains,
     Health,
     Leader,
     Message,
@@ -38,9 +41,13 @@ KINDS: Final[dict[Channel, type[Message]]] = {
     Channel.PROGRAM: Program,
     Channel.LEADER: Leader,
     Channel.CONFIRM: Confirm,
+    Channel.DRAIN: DrainRequest,
+    Channel.DRAIN_ANSWER: DrainAnswer,
+    Channel.DRAINS: Drains,
 }
-# Written by the controller alone; every other channel, confirmations apart, is written by the node of its topic.
-_BY_CONTROLLER: Final = frozenset({Channel.PROGRAM, Channel.LEADER})
+# Written by the controller alone, or by operators; every other channel is written by the node of its topic.
+_BY_CONTROLLER: Final = frozenset({Channel.PROGRAM, Channel.LEADER, Channel.DRAIN_ANSWER, Channel.DRAINS})
+_BY_OPERATORS: Final = frozenset({Channel.CONFIRM, Channel.DRAIN})
 
 _log = structlog.get_logger(__name__)
 
@@ -58,19 +65,21 @@ def check(address: Address, message: Message) -> None:
     Check that *message* may come by *address*.
 
     Raises:
-        WireError: the wrong kind for the channel, a sender other than the one the topic belongs to, another node's program, or
-            another port's fact.
+        WireError: the wrong kind for the channel, a sender other than the one the topic belongs to, another node's program,
+            another request's answer, or another port's fact.
     """
     channel = address.channel
     if type(message) is not KINDS[channel]:
         raise WireError(f'channel "{channel}" carried a message of kind "{message.kind}"')
-    if channel is Channel.CONFIRM:
+    if channel in _BY_OPERATORS:
         return
     sender = CONTROLLER if channel in _BY_CONTROLLER else address.node
     if message.sender != sender:
         raise WireError(f'channel "{channel}" of "{sender}" carried a message of "{message.sender}"')
     if isinstance(message, Program) and message.node != address.node:
         raise WireError(f'the program topic of "{address.node}" carried the program of "{message.node}"')
+    if isinstance(message, DrainAnswer) and message.request != address.node:
+        raise WireError(f'the answers to "{address.node}" carried one to "{message.request}"')
     if isinstance(message, DownFact) and message.port != address.port:
         raise WireError(f'the fact topic of port "{address.port}" carried a fact of port "{message.port}"')
 

@@ -26,6 +26,9 @@ SUBCOMMANDS: Final = {
     "compare": "compare two runs of the same faults, event by event",
     "broker": "run the embedded MQTT broker",
     "lab": "run a fabric as network namespaces, with real agents",
+    "drain": "take a node, link, shared-risk group or rack out of use",
+    "undrain": "let what was drained carry traffic again",
+    "drains": "list what is drained",
     "confirm": "let the controller push a generation it refused",
 }
 

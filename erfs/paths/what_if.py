@@ -141,19 +141,8 @@ class Sweep:
         self.topology = topology = Topology(fabric)
         self.is_valley_free = topology.is_valley_free and not are_valleys_allowed
         self._compile_classes()
-        capacities = [max(link.capacity_bps, 1) for link in topology.trunks]
-        unit = gcd(*capacities) if capacities else 1
-        self.ground = Ground(
-            len(topology.switches),
-            topology.end_source,
-            topology.end_target,
-            topology.end_is_up,
-            np.array([capacities[trunk] // unit for trunk in topology.end_trunk.tolist()], dtype=np.int64),
-            self.is_valley_free,
-            np.cumsum([0, *map(len, self.classes)], dtype=np.int64),
-            np.array([switch for switches in self.classes for switch in switches], dtype=np.int64),
-            np.bincount(list(self.class_of.values()), minlength=len(self.classes)).astype(np.int64),
-        )
+        weight = np.bincount(list(self.class_of.values()), minlength=len(self.classes)).astype(np.int64)
+        self.ground = ground_of(topology, self.classes, weight, is_valley_free=self.is_valley_free)
         self.cuts = bisection_cuts(topology, self.ground)
         self._compile_failures()
 
@@ -366,6 +355,31 @@ class Sweep:
             is_switch = (half >= self.first_switch) & (half < self.first_group)
             dead.append(np.where(is_switch, half - self.first_switch, -1))
         return draft.done(np.stack(dead), len(one))
+
+
+def ground_of(topology: Topology, classes: Sequence[Sequence[int]], weight: Indices, *, is_valley_free: bool) -> Ground:
+    """
+    Return the fabric of *topology* as built, for `Flow`.
+
+    Args:
+        topology: The switches and trunks.
+        classes: Per class, the switches it attaches to, ascending.
+        weight: Per class, its endpoints.
+        is_valley_free: Whether valleys are forbidden.
+    """
+    capacities = [max(link.capacity_bps, 1) for link in topology.trunks]
+    unit = gcd(*capacities) if capacities else 1
+    return Ground(
+        len(topology.switches),
+        topology.end_source,
+        topology.end_target,
+        topology.end_is_up,
+        np.array([capacities[trunk] // unit for trunk in topology.end_trunk.tolist()], dtype=np.int64),
+        is_valley_free,
+        np.cumsum([0, *map(len, classes)], dtype=np.int64),
+        np.array([switch for switches in classes for switch in switches], dtype=np.int64),
+        weight,
+    )
 
 
 def pieces(ground: Ground) -> list[tuple[int, int]]:

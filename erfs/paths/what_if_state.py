@@ -163,6 +163,18 @@ class Flow:
             self.bandwidth[self.source[at][starts], self.column[at][starts]] = sums
 
     @cached_property
+    def path_count(self) -> NDArray[np.float64]:
+        """Switches x columns: how many paths lead there over the next hops; 1 at an attachment, 0 where none does."""
+        found: NDArray[np.float64] = (self.distance == 0).astype(np.float64)
+        # Members are sorted by the distance of their source.
+        level = self.distance[self.source, self.column]
+        for number in range(1, self.level_count):
+            at = slice(*np.searchsorted(level, [number, number + 1]))
+            onward = found[self.target[at], self.column[at]]
+            np.add.at(found, (self.source[at], self.column[at]), onward)
+        return found
+
+    @cached_property
     def by_end(self) -> Runs:
         """The members of each link-end."""
         return Runs(self.end, len(self.ground.source))

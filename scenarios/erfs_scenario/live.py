@@ -529,7 +529,7 @@ class _Live:
     def _write_controller_files(self) -> None:
         folder = self.out / "controller"
         folder.mkdir(parents=True, exist_ok=True)
-        for left in ("journal.jsonl", "epoch.json", "log"):
+        for left in ("journal.jsonl", "log", *(f"controller.sqlite3{part}" for part in ("", "-wal", "-shm"))):
             (folder / left).unlink(missing_ok=True)
         (folder / "fabric.json").write_text(write_fabric(self.plan.fabric, "node-link"))
         host, port = self._broker if self._controller.stretch is None else ("127.0.0.1", self._controller.stretch.port)
@@ -545,7 +545,7 @@ class _Live:
 
     async def _clear(self, bus: MqttBus) -> None:
         """Take what is retained off a broker that lives on."""
-        addresses = [Address(Channel.LEADER)]
+        addresses = [Address(Channel.LEADER), Address(Channel.DRAINS)]
         for node in agent_nodes(self.plan.fabric):
             addresses += [
                 Address(channel, node) for channel in (Channel.PRESENCE, Channel.PROGRAM, Channel.CANNOT_REACH)

@@ -19,7 +19,7 @@ from erfs.errors import Bug
 from erfs.fabric import LinkEnd
 from erfs.faults import PHYSICAL, Fault, FaultKind
 from erfs.ids import NodeId
-from erfs.messages import CONTROLLER, Installed, Leader, Program
+from erfs.messages import CONTROLLER, Drains, Installed, Leader, Program
 from erfs.ports import BusConnected, BusLost, Delivered, Mark, Publish, Subscribe, TimerFired
 from erfs.topics import RETAINED, Topics
 from erfs_agent.core import AgentCommand, AgentCore, AgentTimers, Persist, PortChanged, RoutesWritten, WriteRoutes
@@ -27,7 +27,7 @@ from erfs_agent.drivers.simulated import SimulatedDriver
 from erfs_agent.probing import SessionDown, SessionTiming, SessionUp
 from erfs_agent.state import AgentState
 from erfs_controller.core import Command as ControllerCommand
-from erfs_controller.core import ControllerCore, Exit, PersistEpoch
+from erfs_controller.core import ControllerCore, Exit, PersistDrains, PersistEpoch
 from erfs_controller.timers import ControllerTimers
 from erfs_scenario.dataplane import DataPlane
 from erfs_scenario.event_queue import Alarm, EventQueue
@@ -279,11 +279,12 @@ class _Agent(_Member[AgentCommand]):
 
 
 class _Controller(_Member[ControllerCommand]):
-    """The controller, and the disk its epoch is on."""
+    """The controller, and the disk that its epoch and the drains are on."""
 
     def __init__(self, simulation: "Simulation") -> None:
         super().__init__(CONTROLLER, simulation)
         self._epoch = 0
+        self._drains: Drains | None = None
         self._boot_count = 0
         self.given: dict[NodeId, Program] = {}
         """The newest program sent to each node."""
@@ -298,7 +299,7 @@ class _Controller(_Member[ControllerCommand]):
         plan = self._simulation.plan
         self._boot_count += 1
         self._core = ControllerCore(
-            plan.fabric, _controller_timers(plan), f"controller-{self._boot_count}", self._epoch
+            plan.fabric, _controller_timers(plan), f"controller-{self._boot_count}", self._epoch, self._drains
         )
         self._begin(self._core, self._core.start(self._queue.now_ns), self._core.last_will())
 
@@ -364,6 +365,8 @@ class _Controller(_Member[ControllerCommand]):
             match command:
                 case PersistEpoch():
                     self._epoch = command.epoch
+                case PersistDrains():
+                    self._drains = command.drains
                 case Exit():
                     self._simulation.record_now("controller_exited", reason=command.reason)
                     self._simulation.broker.disconnect(self.name)

@@ -11,6 +11,9 @@ from erfs.messages import (
     CannotReach,
     Confirm,
     DownFact,
+    DrainAnswer,
+    DrainRequest,
+    Drains,
     Health,
     Leader,
     Message,
@@ -22,6 +25,8 @@ from erfs.ports import Delivered, Incoming, Priority, Publish, Subscribe
 from erfs.topics import NOBODY, RETAINED, Address, Channel, Topics
 
 LEAF, STRANGER = NodeId("leaf 1"), NodeId("stranger")
+REQUEST = NodeId("00c0ffee")
+BY_OPERATORS = (Channel.CONFIRM, Channel.DRAIN)
 LINK = link_id((LEAF, "e1"), (NodeId("spine1"), "e9"))
 TOPICS = Topics()
 
@@ -46,6 +51,15 @@ MESSAGES: dict[Channel, tuple[Address, Message]] = {
         Address(Channel.CONFIRM),
         Confirm(sender=NodeId("operator"), generation=1, reason="meant"),
     ),
+    Channel.DRAIN: (
+        Address(Channel.DRAIN),
+        DrainRequest(sender=NodeId("operator"), request=REQUEST, action="drain", target="spine1"),
+    ),
+    Channel.DRAIN_ANSWER: (
+        Address(Channel.DRAIN_ANSWER, REQUEST),
+        DrainAnswer(sender=CONTROLLER, request=REQUEST, state="done"),
+    ),
+    Channel.DRAINS: (Address(Channel.DRAINS), Drains(sender=CONTROLLER, revision=1)),
 }
 
 
@@ -63,7 +77,7 @@ def test_what_its_owner_says_is_delivered(channel: Channel) -> None:
     assert receive(TOPICS, incoming(address, message, is_retained=True)) == Delivered(address, message, True)
 
 
-@pytest.mark.parametrize("channel", [channel for channel in Channel if channel is not Channel.CONFIRM])
+@pytest.mark.parametrize("channel", [channel for channel in Channel if channel not in BY_OPERATORS])
 def test_what_a_stranger_says_by_anothers_topic_is_refused_and_counted(channel: Channel) -> None:
     address, message = MESSAGES[channel]
     forged = message.model_copy(update={"sender": STRANGER})
@@ -75,7 +89,7 @@ def test_what_a_stranger_says_by_anothers_topic_is_refused_and_counted(channel: 
     assert tally.refused_count == 1
 
 
-@pytest.mark.parametrize("channel", [Channel.PROGRAM, Channel.LEADER])
+@pytest.mark.parametrize("channel", [Channel.PROGRAM, Channel.LEADER, Channel.DRAIN_ANSWER, Channel.DRAINS])
 def test_an_agent_cannot_speak_for_the_controller_even_by_its_own_topic(channel: Channel) -> None:
     address, message = MESSAGES[channel]
     with pytest.raises(WireError):
@@ -94,7 +108,10 @@ def test_a_channel_carries_only_its_own_kind(channel: Channel, other: Channel) -
             check(address, message)
 
 
-def test_a_program_for_another_node_and_a_fact_of_another_port_are_refused() -> None:
+def test_a_program_for_another_node_a_fact_of_another_port_and_anothers_answer_are_refused() -> None:
+    _, answer = MESSAGES[Channel.DRAIN_ANSWER]
+    with pytest.raises(WireError, match='carried one to "00c0ffee"'):
+        check(Address(Channel.DRAIN_ANSWER, STRANGER), answer)
     _, program = MESSAGES[Channel.PROGRAM]
     _, fact = MESSAGES[Channel.FACT]
     with pytest.raises(WireError, match="program of"):

@@ -374,12 +374,24 @@ async def test_the_access_template_refuses_a_strangers_fact(
     }
     nobody = bench.join("nobody", bench.settings())
     for client in clients.values():
-        client.want("fact/#", "program/#", "leader", "health/#", "ack/#", "presence/#", "cannot_reach/#", "confirm")
+        client.want(
+            "fact/#",
+            "program/#",
+            "leader",
+            "health/#",
+            "ack/#",
+            "presence/#",
+            "cannot_reach/#",
+            "confirm",
+            "drain",
+            "drain_answer/#",
+            "drains",
+        )
     await bench.until(lambda: all(client.is_connected for client in clients.values()))
 
     own = {
-        "controller": ("program/leaf1", "leader"),
-        "operator": ("confirm",),
+        "controller": ("program/leaf1", "leader", "drain_answer/00c0ffee", "drains"),
+        "operator": ("confirm", "drain"),
         "leaf1": ("fact/leaf1/e1", "health/leaf1", "ack/leaf1", "presence/leaf1", "cannot_reach/leaf1"),
         "leaf2": (),
     }

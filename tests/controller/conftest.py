@@ -12,6 +12,7 @@ from erfs.messages import (
     CONTROLLER,
     Ack,
     DownFact,
+    Drains,
     Health,
     Installed,
     Leader,
@@ -41,7 +42,10 @@ CHANNELS = {
     "ack": Channel.ACK,
     "leader": Channel.LEADER,
     "confirm": Channel.CONFIRM,
+    "drain": Channel.DRAIN,
+    "drains": Channel.DRAINS,
 }
+FROM_OPERATORS = ("confirm", "drain")
 
 
 @dataclass
@@ -52,6 +56,7 @@ class Bench:
     timers: ControllerTimers = TIMERS
     controller_id: str = "one"
     stored_epoch: int = 0
+    stored_drains: Drains | None = None
     now_ns: int = 0
     programs: dict[NodeId, Program] = field(default_factory=dict)
     """What agents run: kept by the bench, so it outlives a controller."""
@@ -64,7 +69,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.agents = {node.id for node in self.fabric.switches} | {node.id for node in self.fabric.endpoints}
-        self.core = ControllerCore(self.fabric, self.timers, self.controller_id, self.stored_epoch)
+        self.core = ControllerCore(self.fabric, self.timers, self.controller_id, self.stored_epoch, self.stored_drains)
 
     # --- driving ------------------------------------------------------------------------------------------------------
     def handle(self, event: Event) -> list[Command]:
@@ -102,7 +107,7 @@ class Bench:
 
     def arrival(self, message: Message, *, is_retained: bool = False) -> Delivered:
         """Return the event of *message*."""
-        node = NodeId("") if message.sender == CONTROLLER or message.kind == "confirm" else message.sender
+        node = NodeId("") if message.sender == CONTROLLER or message.kind in FROM_OPERATORS else message.sender
         if isinstance(message, Program):
             return Delivered(Address(Channel.PROGRAM, message.node), message, is_retained)
         port = message.port if isinstance(message, DownFact) else ""

@@ -22,6 +22,7 @@ from erfs.generators import generate
 from erfs.journal import read
 from erfs.units import SECOND
 from erfs_controller.__main__ import main as controller_main
+from erfs_controller.aio.store import ControllerStore
 
 CONFIG = """\
 fabric = "fabric.json"
@@ -234,16 +235,16 @@ def test_the_environment_overrides_the_file(check: Callable[..., Done], config: 
     assert "9 switches" in check(config, ERFS_CONTROLLER__FABRIC=str(tmp_path / "other.json")).out
 
 
-def test_a_damaged_epoch_file_is_told_and_nothing_starts(config: Path) -> None:
+def test_a_damaged_state_file_is_told_and_nothing_starts(config: Path) -> None:
     (config.parent / "state").mkdir()
-    (config.parent / "state/epoch.json").write_text('{"epo')
+    (config.parent / "state/controller.sqlite3").write_text("no database, but more than a hundred letters" * 4)
 
     done = start(config)
 
     assert done.returncode == 64
     assert done.stderr.splitlines()[-1] == (
-        f'{config.parent}/state/epoch.json: expected {{"epoch": N}}, found "{{"epo" '
-        "(remove it to take the epoch from the agents and the broker)"
+        f"{config.parent}/state/controller.sqlite3: cannot be used: file is not a database "
+        "(move it away to take the epoch and the drains from the agents and the broker)"
     )
 
 
@@ -296,7 +297,7 @@ def test_a_second_controller_beside_a_live_one_ends_with_a_message_that_names_it
         assert done.stderr.splitlines()[-1] == (
             f'erfs-controller: controller "{leader}" leads in epoch 1: only one may; stop it first to lead with this one'
         )
-        assert not (tmp_path / "other-state/epoch.json").exists()
+        assert ControllerStore(tmp_path / "other-state/controller.sqlite3").load().epoch == 0
         assert first.end() == 0, "the leader noticed nothing"
     assert "another_leads" not in [line["event"] for line in first.log]
 

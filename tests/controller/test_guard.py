@@ -9,6 +9,7 @@ from erfs.messages import Confirm, sealed
 from erfs.ports import Mark
 from erfs.units import MS, SECOND
 from erfs_controller.core import FabricReloaded
+from erfs_controller.drain import Use
 from erfs_controller.guard import Guard
 from erfs_controller.routes import Routes
 from erfs_controller.timers import ControllerTimers
@@ -127,7 +128,7 @@ def test_a_successor_with_a_truncated_file_is_refused_too(kit, leaf_spine) -> No
 
 # --- the guard alone ---------------------------------------------------------------------------------------------------
 def programs(fabric, unusable=()):  # type: ignore[no-untyped-def]
-    return Routes(fabric, ControllerTimers()).compute(frozenset(unusable), ()).programs
+    return Routes(fabric, ControllerTimers()).compute(Use(frozenset(unusable)), ()).programs
 
 
 def words(fabric, down=()):  # type: ignore[no-untyped-def]

@@ -1,19 +1,19 @@
 """When to compute."""
 
-from erfs.ids import LinkId
 from erfs.messages import FactRef
 from erfs.units import MS
+from erfs_controller.drain import Use
 from erfs_controller.routes import Routes, is_same_work, keeping
 from erfs_controller.timers import ControllerTimers
 
-NOTHING: frozenset[LinkId] = frozenset()
+NOTHING = Use(frozenset())
 
 
 def test_a_burst_of_news_is_joined_but_waits_no_longer_than_the_maximum(leaf_spine) -> None:  # type: ignore[no-untyped-def]
     routes = Routes(leaf_spine, ControllerTimers(debounce_min_ns=10 * MS, debounce_max_ns=50 * MS))
     assert routes.is_due(0, NOTHING), "nothing has been computed yet"
     routes.compute(NOTHING, ())
-    down = frozenset(leaf_spine.links)
+    down = Use(frozenset(leaf_spine.links))
 
     assert routes.next_wakeup_ns() is None
     routes.news(100 * MS)
@@ -44,9 +44,9 @@ def test_programs_that_differ_in_their_facts_alone_do_the_same_work(kit, leaf_sp
     bench = kit.bench(leaf_spine)
     link = bench.link("leaf0", "spine0")
     routes = Routes(leaf_spine, ControllerTimers())
-    one = routes.compute(frozenset([link]), ())
+    one = routes.compute(Use(frozenset([link])), ())
     facts = tuple(bench_fact(bench, node, link) for node in ("leaf0", "spine0"))
-    other = routes.compute(frozenset([link]), facts)
+    other = routes.compute(Use(frozenset([link])), facts)
     whole = routes.compute(NOTHING, ())
 
     assert one.programs["leaf0"].digest != other.programs["leaf0"].digest
@@ -61,7 +61,7 @@ def test_no_program_is_armed_for_a_link_it_was_computed_without(kit, fat_tree) -
     bench = kit.bench(fat_tree)
     routes = Routes(fat_tree, ControllerTimers())
     for link in (bench.link("core0-0", "pod0-agg0"), bench.link("pod0-agg0", "pod0-edge0")):
-        computed = routes.compute(frozenset([link]), ())
+        computed = routes.compute(Use(frozenset([link])), ())
         for program in computed.programs.values():
             ends = {end.node for end in fat_tree.links[link].ends}
             assert link not in program.armed.links

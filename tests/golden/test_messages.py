@@ -19,6 +19,12 @@ from erfs.messages import (
     ChangeRef,
     Confirm,
     DownFact,
+    Drain,
+    DrainAnswer,
+    DrainPlan,
+    DrainRequest,
+    Drains,
+    DrainShare,
     FactRef,
     Group,
     Health,
@@ -77,6 +83,15 @@ PROGRAM = sealed(
 BACKED: Final = sealed(
     PROGRAM.model_copy(update={"backups": (Backup(ports=("e2", "e3"), destinations=(DestinationId("@leaf2"),)),)})
 )
+DRAIN: Final = Drain(
+    target_kind="node",
+    target="spine1",
+    strength="hard",
+    by=NodeId("operator"),
+    begins_wall_ns=1_800_000_000_000_000_000,
+    ends_wall_ns=1_800_007_200_000_000_000,
+    forced_because="the fan trays are replaced",
+)
 MESSAGES: Final[tuple[Message, ...]] = (
     Presence(sender=LEAF, epoch=7, seq=11, state="online", incarnation=4, installed=INSTALLED),
     Presence(sender=LEAF, state="gone", incarnation=4),
@@ -115,6 +130,35 @@ MESSAGES: Final[tuple[Message, ...]] = (
     ),
     Leader(sender=CONTROLLER, epoch=7, seq=22, controller="host-a:4711", state="alive"),
     Confirm(sender=NodeId("operator"), generation=4, reason="the leaf is being replaced"),
+    DrainRequest(
+        sender=NodeId("operator"),
+        request="00c0ffee00c0ffee",
+        action="drain",
+        target="spine1",
+        lasts_ns=7_200_000_000_000,
+        force="the fan trays are replaced",
+    ),
+    DrainAnswer(
+        sender=CONTROLLER,
+        epoch=7,
+        seq=23,
+        request="00c0ffee00c0ffee",
+        state="accepted",
+        reasons=("leaf1 would keep 50 % of its paths towards @leaf2, less than the path floor of 75 %",),
+        plan=DrainPlan(
+            target_kind="node",
+            target="spine1",
+            link_count=4,
+            endpoints=(NodeId("host1"),),
+            endpoint_count=1,
+            cut=(NodeId("host1"),),
+            cut_count=1,
+            shares=(DrainShare(of="paths", source=LEAF, destination=DestinationId("@leaf2"), ppm=500_000),),
+            own_shares=(DrainShare(of="capacity", source=LEAF, destination=DestinationId("@leaf2"), ppm=500_000),),
+        ),
+        drain=DRAIN,
+    ),
+    Drains(sender=CONTROLLER, epoch=7, seq=24, revision=3, drains=(DRAIN,)),
 )
 
 

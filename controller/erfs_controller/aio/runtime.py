@@ -2,7 +2,7 @@
 
 Rule 1: no decisions here.
 Rule 2: nothing is awaited between the core's answer and the last of its commands; an event that arises meanwhile waits its turn.
-Rule 3: an epoch is on disk before anything is said in it.
+Rule 3: an epoch is on disk before anything is said in it, and a drain before anybody is told of it.
 
 A computation takes seconds on a fabric of thousands of nodes. It runs in a thread, the core being left alone until it is done: what
 arrives meanwhile waits its turn, and the shell says the last leader message again at each refresh, so that no newcomer takes us for dead.
@@ -24,14 +24,15 @@ from erfs.messages import Leader
 from erfs.ports import Bus, BusConnected, BusLost, Incoming, Mark, Publish, Subscribe, TimerFired
 from erfs.topics import Topics
 from erfs.units import SECOND
-from erfs_controller.aio.store import EpochStore
-from erfs_controller.core import Command, ControllerCore, Event, Exit, PersistEpoch
+from erfs_controller.aio.store import ControllerStore
+from erfs_controller.core import Command, ControllerCore, Event, Exit, PersistDrains, PersistEpoch
 
 _log = structlog.get_logger(__name__)
 _ALARMS: Final = frozenset(
     {
         "acknowledgement_refused",
         "another_leads",
+        "drains_yielded",
         "fact_refused",
         "generation_incomplete",
         "program_not_installed",
@@ -52,7 +53,7 @@ class ControllerRuntime:
     Args:
         core: Not yet started.
         bus: Its end of the bus; whoever made it runs it, with ``core.last_will()`` as its last will.
-        store: Where the epoch goes.
+        store: Where the epoch and the drains go.
         journal: Where every mark goes.
         topics: The fabric's topics.
         refresh_ns: How often a leader says that it lives.
@@ -63,7 +64,7 @@ class ControllerRuntime:
         self,
         core: ControllerCore,
         bus: Bus,
-        store: EpochStore,
+        store: ControllerStore,
         journal: Journal,
         *,
         topics: Topics,
@@ -202,7 +203,9 @@ class ControllerRuntime:
                 case Mark():
                     self._note(command)
                 case PersistEpoch(epoch):
-                    self._store.save(epoch)
+                    self._store.save_epoch(epoch)
+                case PersistDrains(drains):
+                    self._store.save_drains(drains)
                 case Exit(reason):
                     self._end(AnotherLeads(reason))
                 case _:
