@@ -38,6 +38,8 @@ class FaultKind(StrEnum):
     BROKER_KILL = "broker_kill"
     BROKER_FREEZE = "broker_freeze"
     BUS_PARTITION = "bus_partition"
+    DRAIN = "drain"
+    """An operator takes a node out of use, and gives it back at the end. Nothing breaks, and nothing may be lost."""
 
 
 LINK_KINDS: Final = frozenset(
@@ -58,11 +60,16 @@ NODE_KINDS: Final = frozenset(
         FaultKind.AGENT_KILL,
         FaultKind.AGENT_FREEZE,
         FaultKind.BUS_PARTITION,
+        FaultKind.DRAIN,
     }
 )
 """Their targets are nodes; a partition without any cuts everybody off."""
 PHYSICAL: Final = LINK_KINDS | {FaultKind.NODE_DOWN, FaultKind.NODE_ISOLATED}
 """They break the data plane; the others break what controls it."""
+WHOLE_NODES: Final = frozenset({FaultKind.NODE_DOWN, FaultKind.NODE_ISOLATED, FaultKind.DRAIN})
+"""They concern all links of their nodes."""
+TRAFFIC: Final = PHYSICAL | {FaultKind.DRAIN}
+"""They change which way packets go; all but drains break something."""
 SILENT: Final = frozenset(
     {
         FaultKind.SILENT_DROP,
@@ -99,6 +106,8 @@ class Fault:
         loss_ppm: Of ``packet_loss``, in millionths.
         period_ns: Of ``link_flap``: down for its first half, up for its second.
         rate_bps: Of ``rate_limit``: what is left.
+        strength: Of ``drain``, "hard" or "soft".
+        force: Of ``drain``, why it is to be done though the path floor forbids it; empty: it is not forced.
     """
 
     id: str
@@ -111,6 +120,8 @@ class Fault:
     loss_ppm: int = 0
     period_ns: int = 0
     rate_bps: int = 0
+    strength: str = ""
+    force: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fault as plain JSON values, for plans and journals; what its kind has no use for is left out."""
@@ -124,7 +135,7 @@ class Fault:
         }
         if self.ends:
             found["ends"] = [f"{end.node}:{end.port}" for end in self.ends]
-        for name in ("loss_ppm", "period_ns", "rate_bps"):
+        for name in ("loss_ppm", "period_ns", "rate_bps", "strength", "force"):
             if value := getattr(self, name):
                 found[name] = value
         return found

@@ -39,10 +39,11 @@ from erfs_scenario.measurement import Meter, Record
 from erfs_scenario.merging import Merger, Tail
 from erfs_scenario.nodes import agent_nodes, port_bindings
 from erfs_scenario.observer import Observer
+from erfs_scenario.operator import OPERATOR, Operator, operator_on
 from erfs_scenario.partition import Stretch
 from erfs_scenario.plan import Plan, stream
 from erfs_scenario.processes import Child, free_port, is_listening
-from erfs_scenario.realtime import delayed, logs_in, occasions, run_to_the_end
+from erfs_scenario.realtime import call_after, delayed, logs_in, occasions, run_to_the_end
 from erfs_scenario.replay import NotedPlane
 
 # Start of three Python processes on a busy machine, and 50 ms for each agent's connection and program.
@@ -252,6 +253,7 @@ class _Live:
         self._physical = PhysicalFaults(plan.fabric, self.plane)
         self._agents: dict[NodeId, _Agent] = {}
         self._controller: _Controller
+        self._operator: Operator
         self._is_finished = False
         self._killers: Counter[NodeId] = Counter()
         self._cutters: Counter[NodeId] = Counter()
@@ -291,6 +293,9 @@ class _Live:
                 observer_bus = MqttBus(self.bus_settings(None), "observer", rng=stream(self.plan.seed, "bus observer"))
                 observer = Observer(observer_bus, self.topics, agent_nodes(self.plan.fabric))
                 observer_task = self.group.create_task(observer_bus.run(), name="observer")
+                operator_bus = MqttBus(self.bus_settings(None), OPERATOR, rng=stream(self.plan.seed, "bus operator"))
+                self._operator = operator_on(operator_bus, self.topics, self.note, call_after)
+                operator_task = self.group.create_task(operator_bus.run(), name="operator")
                 try:
                     await self._controller.boot()
                     for node in agent_nodes(self.plan.fabric):
@@ -306,6 +311,7 @@ class _Live:
                         await self._clear(observer_bus)
                     self._merger.pass_on_all()
                 observer_task.cancel()
+                operator_task.cancel()
 
     async def _come_to_rest(self, observer: Observer) -> None:
         deadline_ns = self.now_ns() + START_DEADLINE_NS + START_PER_AGENT_NS * len(self._agents)
@@ -379,6 +385,9 @@ class _Live:
         self._measure_changes()
         self._meter.before_fault(fault, self.now_ns())
         self.note("fault_injected", {"fault": fault.id, "kind": fault.kind.value})
+        if fault.kind is FaultKind.DRAIN:
+            self._operator.begin(fault)
+            return  # the controller's answer says whether it takes effect
         if fault.kind in PHYSICAL:
             for node in fault.nodes:
                 self._cut_off(node)
@@ -404,6 +413,9 @@ class _Live:
         assert self._meter is not None
         self._measure_changes()
         self._meter.before_return(fault, self.now_ns())
+        if fault.kind is FaultKind.DRAIN:
+            self._operator.end(fault)
+            return
         if fault.kind in PHYSICAL:
             ends = self._physical.heal(fault)
             self._take_end(fault, self.plane.newest_note_ns, is_over=self._physical.is_healed(fault))

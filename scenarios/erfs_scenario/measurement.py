@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Final
 
 from erfs.errors import Bug
-from erfs.faults import Fault, FaultKind
+from erfs.faults import WHOLE_NODES, Fault
 from erfs.ids import EVERYTHING, DestinationId, NodeId, class_of, is_endpoint
 from erfs.units import PPM
 from erfs_scenario.dataplane import DataPlane, Share
@@ -556,7 +556,7 @@ def touched_endpoints(plan: Plan) -> frozenset[NodeId]:
     found: set[NodeId] = set()
     for fault in plan.faults:
         ends = [end.node for link in fault.links for end in fabric.links[link].ends]
-        hit = set(fault.nodes) if fault.kind in (FaultKind.NODE_DOWN, FaultKind.NODE_ISOLATED) else set()
+        hit = set(fault.nodes) if fault.kind in WHOLE_NODES else set()
         found.update(node for node in (*ends, *hit) if fabric.nodes[node].is_endpoint)
         for switch in hit:
             if fabric.nodes[switch].is_switch:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from erfs.errors import ConfigError, Problem
 from erfs.fabric import Fabric, LinkEnd
-from erfs.faults import LINK_KINDS, NAMELESS_TARGETS, ONE_ENDED, Fault, FaultKind
+from erfs.faults import LINK_KINDS, NAMELESS_TARGETS, ONE_ENDED, WHOLE_NODES, Fault, FaultKind
 from erfs.ids import LinkId, NodeId
 from erfs.units import MS, SECOND, US, format_duration
 from erfs_scenario.demands import DemandSet, ring_pairs, sampled_pairs
@@ -206,9 +206,9 @@ class Plan:
         return fault.to_json() | {"target": self.describe_target(fault), "links_hit": list(self.links_hit(fault))}
 
     def links_hit(self, fault: Fault) -> tuple[LinkId, ...]:
-        """Return the links that *fault* takes out of service or harms: its own, and all of a node without power or neighbours."""
+        """Return the links that *fault* takes out of service or harms: its own, and all of a node that is drained, or without power or neighbours."""
         links = set(fault.links)
-        if fault.kind in (FaultKind.NODE_DOWN, FaultKind.NODE_ISOLATED):
+        if fault.kind in WHOLE_NODES:
             links.update(link.id for node in fault.nodes for link in self.fabric.links_of[node])
         return tuple(sorted(links))
 
@@ -291,6 +291,8 @@ def compile_plan(
                 loss_ppm=part.loss or 0,
                 period_ns=part.period_ns if part.kind is FaultKind.LINK_FLAP else 0,
                 rate_bps=part.rate or 0,
+                strength=(part.strength or "hard") if part.kind is FaultKind.DRAIN else "",
+                force=part.force or "",
             )
             if part.pause is not None:
                 repeated += one_by_one(fault, part.pause)

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from erfs.aio.logs import set_up_logs
 from erfs.aio.loop import loop_factory
 from erfs.errors import first_error
 from erfs.faults import Fault
+from erfs.units import SECOND
 from erfs_scenario.plan import Plan
 
 
@@ -54,6 +55,11 @@ async def _until_terminated(run: Coroutine[None, None, None]) -> None:
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
         signal.signal(signal.SIGTERM, before)
+
+
+def call_after(delay_ns: int, action: Callable[[], None]) -> None:
+    """Call *action* in *delay_ns*, if the event loop still runs then."""
+    asyncio.get_running_loop().call_later(delay_ns / SECOND, action)
 
 
 @contextlib.contextmanager

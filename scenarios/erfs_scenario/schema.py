@@ -200,6 +200,10 @@ class FaultPart(_Part):
     """One target after another, each for as long as the fault lasts, with this pause between two: rolling maintenance."""
     spread: Duration | None = None
     """The targets fail one by one within this time, drawn from the seed, and are mended together."""
+    strength: Literal["hard", "soft"] | None = None
+    """Of drain: hard carries nothing, soft only what nothing else can; hard where left out."""
+    force: Annotated[str, Field(min_length=1)] | None = None
+    """Of drain: why it is done though the path floor forbids it."""
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -294,6 +298,8 @@ _OPTIONS: Final = {
     "loss": frozenset({FaultKind.PACKET_LOSS}),
     "period": frozenset({FaultKind.LINK_FLAP}),
     "rate": frozenset({FaultKind.RATE_LIMIT}),
+    "strength": frozenset({FaultKind.DRAIN}),
+    "force": frozenset({FaultKind.DRAIN}),
 }
 _NEEDED: Final = (("loss", FaultKind.PACKET_LOSS, "30 %"), ("rate", FaultKind.RATE_LIMIT, "10 Mbit/s"))
 

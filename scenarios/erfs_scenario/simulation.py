@@ -19,9 +19,9 @@ from erfs.errors import Bug
 from erfs.fabric import LinkEnd
 from erfs.faults import PHYSICAL, Fault, FaultKind
 from erfs.ids import NodeId
-from erfs.messages import CONTROLLER, Drains, Installed, Leader, Program
+from erfs.messages import CONTROLLER, DrainAnswer, Drains, Installed, Leader, Program
 from erfs.ports import BusConnected, BusLost, Delivered, Mark, Publish, Subscribe, TimerFired
-from erfs.topics import RETAINED, Topics
+from erfs.topics import RETAINED, Channel, Topics
 from erfs_agent.core import AgentCommand, AgentCore, AgentTimers, Persist, PortChanged, RoutesWritten, WriteRoutes
 from erfs_agent.drivers.simulated import SimulatedDriver
 from erfs_agent.probing import SessionDown, SessionTiming, SessionUp
@@ -35,6 +35,7 @@ from erfs_scenario.injection import PhysicalFaults
 from erfs_scenario.liveness import Liveness, RandomDraws, Said
 from erfs_scenario.measurement import Meter, Record
 from erfs_scenario.nodes import agent_nodes, port_bindings
+from erfs_scenario.operator import OPERATOR, Operator
 from erfs_scenario.plan import Plan, stream
 
 # A progress bar has no use for more; each call may cost a redraw.
@@ -443,6 +444,7 @@ class Simulation:
         self._freezers: Counter[NodeId] = Counter()
         self._cutters: Counter[NodeId] = Counter()
         self._broker_killers = 0
+        self._operator = self._new_operator() if any(fault.kind is FaultKind.DRAIN for fault in plan.faults) else None
 
     def run(self) -> None:
         queue, plan = self.queue, self.plan
@@ -524,6 +526,10 @@ class Simulation:
     def _begin(self, fault: Fault) -> None:
         self._meter.before_fault(fault, self.queue.now_ns)
         self.record_now("fault_injected", fault=fault.id, kind=fault.kind.value)
+        if fault.kind is FaultKind.DRAIN:
+            assert self._operator is not None
+            self._operator.begin(fault)
+            return  # the controller's answer says whether it takes effect
         match fault.kind:
             case _ if fault.kind in PHYSICAL:
                 self._break(fault)
@@ -547,6 +553,10 @@ class Simulation:
     def _end(self, fault: Fault) -> None:
         self._meter.before_return(fault, self.queue.now_ns)
         is_over = True
+        if fault.kind is FaultKind.DRAIN:
+            assert self._operator is not None
+            self._operator.end(fault)
+            return
         match fault.kind:
             case _ if fault.kind in PHYSICAL:
                 self._mend(fault)
@@ -568,6 +578,23 @@ class Simulation:
                 for name in self._hit_by(fault):
                     self._revive(name)
         self.record_now("fault_ended" if is_over else "fault_not_ended", fault=fault.id)
+
+    def _new_operator(self) -> Operator:
+        """Return somebody who asks the controller over the same bus; a plan without drains has nobody there, so its bus is as it was."""
+        client = self.broker.connect(OPERATOR)
+        operator = Operator(
+            lambda sent: client.publish(self.topic(sent), sent, retain=False, priority=sent.priority),
+            lambda event, fields: self.record_now(event, **fields),
+            self.queue.after,
+        )
+
+        def arrived(topic: str, sent: Publish, is_retained: bool) -> None:
+            if isinstance(sent.message, DrainAnswer):
+                operator.hear(sent.message)
+
+        client.on_arrival = arrived
+        client.subscribe(filters(self.topics, Subscribe(channels=(Channel.DRAIN_ANSWER,))))
+        return operator
 
     def _is_effective(self, fault: Fault) -> bool:
         match fault.kind:

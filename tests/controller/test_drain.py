@@ -256,6 +256,21 @@ def test_a_drained_spine_is_taken_from_all_leaves_and_given_back(kit, four_spine
     assert [leaf for leaf in leaves if not carried_by(bench.programs, leaf, "spine0")] == []
 
 
+def test_a_softly_drained_spine_carries_nothing_until_nothing_else_remains(kit, four_spines) -> None:  # type: ignore[no-untyped-def]
+    bench = kit.bench(four_spines)
+    bench.lead()
+    bench.hear(request("spine0", strength="soft"))
+    bench.wait(100 * MS)
+    leaves = [node.id for node in four_spines.switches if node.id.startswith("leaf")]
+    assert [leaf for leaf in leaves if carried_by(bench.programs, leaf, "spine0")] == []
+
+    for number in (1, 2, 3):
+        bench.fail(bench.link("leaf0", f"spine{number}"))
+    bench.wait(100 * MS)
+
+    assert [leaf for leaf in leaves if carried_by(bench.programs, leaf, "spine0")] == ["leaf0"]
+
+
 def test_a_dry_run_tells_and_does_nothing(kit, four_spines) -> None:  # type: ignore[no-untyped-def]
     bench = kit.bench(four_spines)
     bench.lead()

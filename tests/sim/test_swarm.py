@@ -60,6 +60,8 @@ def random_faults(fabric: Fabric, rng: random.Random, kinds: Sequence[FaultKind]
         lasts_ns = rng.choice([1 * MS, 20 * MS, 300 * MS, 2 * SECOND])
         links = tuple(sorted(rng.sample(trunks, rng.randint(1, 2)))) if kind in LINK_KINDS else ()
         nodes = (rng.choice(switches),) if kind in NODE_KINDS else ()
+        # A drain may be refused, which has a test of its own: here it is done whatever it cuts off.
+        force = "chance wants it" if kind is FaultKind.DRAIN else ""
         found.append(
             Fault(
                 f"fault-{index}",
@@ -71,6 +73,7 @@ def random_faults(fabric: Fabric, rng: random.Random, kinds: Sequence[FaultKind]
                 ends=tuple(fabric.links[link].ends[index % 2] for link in links) if kind in ONE_ENDED else (),
                 loss_ppm=300_000 if kind is FaultKind.PACKET_LOSS else 0,
                 period_ns=200 * MS if kind is FaultKind.LINK_FLAP else 0,
+                force=force,
             )
         )
     return tuple(sorted(found, key=lambda fault: fault.at_ns))

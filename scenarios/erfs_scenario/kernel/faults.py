@@ -19,6 +19,7 @@ from erfs_scenario.kernel.breakages import Breakage, CutOff, Frozen, Killed, Por
 from erfs_scenario.kernel.members import BROKER, Members
 from erfs_scenario.kernel.spaces import Spaces
 from erfs_scenario.nodes import agent_nodes
+from erfs_scenario.operator import Operator
 
 NEEDS: Final = {
     FaultKind.SILENT_DROP: {"expiring drops"},
@@ -99,7 +100,39 @@ class Flapping:
             await self._down.begin()
 
 
-def breakage_of(fault: Fault, links_hit: Sequence[LinkId], spaces: Spaces, members: Members) -> Breakage:
+class Drained:
+    """
+    Nodes that an operator has asked the controller to drain.
+
+    Args:
+        operator: Of the run.
+        fault: Names them.
+    """
+
+    def __init__(self, operator: Operator, fault: Fault) -> None:
+        self._operator = operator
+        self._fault = fault
+
+    async def begin(self) -> None:
+        """Ask for it."""
+        self._operator.begin(self._fault)
+
+    async def end(self) -> None:
+        """Ask for the end of it."""
+        self._operator.end(self._fault)
+
+    def is_in_effect(self) -> bool:
+        """Return whether the controller has accepted all of it."""
+        return self._operator.outcomes.get(self._fault.id) == "fault_effective"
+
+    def is_over(self) -> bool:
+        """Return whether the controller has accepted the end of all of it."""
+        return self._operator.outcomes.get(self._fault.id) == "fault_ended"
+
+
+def breakage_of(
+    fault: Fault, links_hit: Sequence[LinkId], spaces: Spaces, members: Members, operator: Operator | None = None
+) -> Breakage:
     """
     Return what to break.
 
@@ -107,6 +140,7 @@ def breakage_of(fault: Fault, links_hit: Sequence[LinkId], spaces: Spaces, membe
         fault: Of a plan.
         links_hit: The links it hits, as the plan says.
         spaces, members: The lab.
+        operator: Who drains; None: nobody needs to.
     """
     fabric = spaces.fabric
     both_ends = _ends(fabric, links_hit)
@@ -135,8 +169,14 @@ def breakage_of(fault: Fault, links_hit: Sequence[LinkId], spaces: Spaces, membe
         FaultKind.BROKER_KILL: lambda: Killed(members, (BROKER,)),
         FaultKind.BROKER_FREEZE: lambda: Frozen(members, (BROKER,)),
         FaultKind.BUS_PARTITION: lambda: CutOff(spaces, fault.nodes or everybody),
+        FaultKind.DRAIN: lambda: Drained(_there(operator), fault),
     }
     return make[fault.kind]()
+
+
+def _there(operator: Operator | None) -> Operator:
+    assert operator is not None, "a plan with drains has an operator"
+    return operator
 
 
 def refuse_overlaps(faults: Sequence[Fault], links_hit: Callable[[Fault], Sequence[LinkId]], source: str) -> None:

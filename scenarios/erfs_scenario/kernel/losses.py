@@ -23,8 +23,8 @@ from erfs_scenario.timeline import SERVED
 
 FIRST_LOSS_NS: Final = 100 * MS
 """A silent fault is there once the call returned; its first victim comes by within an interval, on a busy machine too."""
-_HARMLESS: Final = frozenset({FaultKind.PACKET_LOSS, FaultKind.RATE_LIMIT})
-"""What they hit still carries something."""
+_HARMLESS: Final = frozenset({FaultKind.PACKET_LOSS, FaultKind.RATE_LIMIT, FaultKind.DRAIN})
+"""What they hit still carries something, or could."""
 Line = tuple[int, str, dict[str, object]]
 """(at_ns, event, fields), as `Record` takes them."""
 

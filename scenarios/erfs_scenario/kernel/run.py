@@ -9,15 +9,17 @@ Rule 4: nothing outlives the run: the lab is this process' own.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
+from random import SystemRandom
 from typing import Final
 
 from erfs.addressing import plan_addresses
+from erfs.aio.mqtt import MqttBus
 from erfs.aio.namespaces import inside
 from erfs.errors import ConfigError, Problem
 from erfs.fabric import LinkEnd
-from erfs.faults import PHYSICAL, SILENT, Fault
+from erfs.faults import PHYSICAL, SILENT, TRAFFIC, Fault, FaultKind
 from erfs.units import MS, PPM, SECOND, format_duration
 from erfs_scenario.kernel.breakages import Breakage, Silence
 from erfs_scenario.kernel.capabilities import missing_capabilities, require
@@ -35,8 +37,9 @@ from erfs_scenario.kernel.tracing import Trace, trace
 from erfs_scenario.kernel.wiring import check_size
 from erfs_scenario.measurement import Record
 from erfs_scenario.merging import Merger
+from erfs_scenario.operator import OPERATOR, Operator, operator_on
 from erfs_scenario.plan import Plan, stream
-from erfs_scenario.realtime import delayed, logs_in, occasions, run_to_the_end
+from erfs_scenario.realtime import call_after, delayed, logs_in, occasions, run_to_the_end
 
 POLL_NS: Final = 100 * MS
 # How late the marks of 40 processes may be read.
@@ -155,6 +158,7 @@ class Measurement:
         self._probing: Probing
         self._notes: Notes | None = None
         self._said: list[Said] = []
+        self._operator: Operator | None = None
         self._breakages: dict[str, Breakage] = {}
         self._affected: dict[str, dict[int, Trace]] = {}
         """By fault, the way of each flow that it may harm, as it was before."""
@@ -179,11 +183,32 @@ class Measurement:
             self._plan = delayed(self._plan, late_ns)
             await self._wait_until(self._plan.measure_from_ns)
             self._note_start()
-            await self._carry_out()
+            async with self._operator_there():
+                await self._carry_out()
             self._notes = await self._probing.stop()
         finally:
             await self._probing.abandon()
             await self._mend_everything()
+
+    @contextlib.asynccontextmanager
+    async def _operator_there(self) -> AsyncIterator[None]:
+        """Have somebody on the bus who drains, if the plan has drains."""
+        if not any(fault.kind is FaultKind.DRAIN for fault in self._plan.faults):
+            yield
+            return
+        bus = MqttBus(self._members.bus_settings(), OPERATOR, rng=SystemRandom())
+        self._operator = operator_on(bus, self._members.topics, self._note_drain, call_after)
+        serving = asyncio.create_task(bus.run(), name="operator")
+        try:
+            yield
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+    def _note_drain(self, event: str, fields: dict[str, object]) -> None:
+        # Whether it is in effect, or over, is noted as that of any other fault.
+        if event in ("drain_done", "undrain_done") or "reason" in fields:
+            self.note(event, fields)
 
     def write_down(self) -> None:
         """Record what controller and agents noted at last, and what the probes saw. To be called once nobody notes anything more."""
@@ -199,7 +224,7 @@ class Measurement:
     # --- before -----------------------------------------------------------------------------------------------------------
     def _choose(self) -> None:
         plan = self._plan
-        harmed = {fault.id: self._harmed(fault) for fault in plan.faults if fault.kind in PHYSICAL}
+        harmed = {fault.id: self._harmed(fault) for fault in plan.faults if fault.kind in TRAFFIC}
         self._chosen = choose_flows(
             plan.demands,
             harmed,
@@ -290,7 +315,7 @@ class Measurement:
             self.note(event, fields, at_ns - self._start_ns)
 
     def _note_affected(self, fault: Fault) -> None:
-        harmed = self._harmed(fault) if fault.kind in PHYSICAL else frozenset()
+        harmed = self._harmed(fault) if fault.kind in TRAFFIC else frozenset()
         rows: list[list[object]] = []
         affected = {}
         for index, found in enumerate(self._traces() if harmed else ()):
@@ -303,7 +328,7 @@ class Measurement:
 
     async def _begin(self, fault: Fault) -> None:
         links = self._plan.links_hit(fault)
-        breakage = breakage_of(fault, links, self._spaces, self._members)
+        breakage = breakage_of(fault, links, self._spaces, self._members, self._operator)
         self._breakages[fault.id] = breakage
         began_ns = self.now_ns()
         await breakage.begin()
