@@ -15,4 +15,4 @@ def test_a_simulation_runs_with_the_timers_of_the_daemons() -> None:
     differing = {name for name in own if own[name] != theirs[name]}
     # Unchanged periodic reports carry nothing and cost no event in simulation.
     assert differing == {"health_interval_ns"}
-    assert own.keys() | {"is_protecting"} == theirs.keys()
+    assert own.keys() | {"is_protecting", "floor_ppm"} == theirs.keys()
