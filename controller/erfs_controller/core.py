@@ -259,7 +259,9 @@ class ControllerCore:
         return [*commands]
 
     def _tell_operators(self, commands: list[Command]) -> list[Command]:
-        is_current = self._settled_for == (self._drains.revision, self._detection.unusable)
+        def is_current() -> bool:
+            return self._settled_for == (self._drains.revision, self._detection.unusable)
+
         return [*self._orders.follow(commands, is_current=is_current, is_idle=self._programming.is_idle)]
 
     # --- what is due --------------------------------------------------------------------------------------------------

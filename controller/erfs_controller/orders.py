@@ -5,7 +5,7 @@ Rule 2: "done" means that every agent acknowledged programs computed with the dr
 Rule 3: nothing is decided here: what may be drained is `erfs_controller.drain`'s, when programs are pushed is programming's.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -109,27 +109,29 @@ class Orders:
         return [*marks, *self._changed()] if over else []
 
     # --- progress -----------------------------------------------------------------------------------------------------
-    def follow(self, commands: Iterable[object], *, is_current: bool, is_idle: bool) -> Commands:
+    def follow(self, commands: Iterable[object], *, is_current: Callable[[], bool], is_idle: bool) -> Commands:
         """
         Tell those who wait how far it is.
 
         Args:
             commands: What has just been decided; the marks of the push are read.
-            is_current: Whether the last computation took everything drained into account.
+            is_current: Tells whether the last computation took everything drained into account; asked only if somebody waits.
             is_idle: Whether nothing is being pushed.
         """
+        marks = [command for command in commands if isinstance(command, Mark) and command.event in _PROGRESS]
+        if marks:
+            self._is_stuck = _PROGRESS[marks[-1].event][0] == "waiting"
         told: Commands = []
-        for command in commands:
-            if isinstance(command, Mark) and command.event in _PROGRESS:
-                state, reason = _PROGRESS[command.event]
-                self._is_stuck = state == "waiting"
-                if is_current and state != "done":
-                    reasons = (reason.format(**{"missing_count": 0} | command.fields),) if reason else ()
-                    generation = command.fields.get("generation", 0)
+        if self._moving and is_current():
+            for mark in marks:
+                state, reason = _PROGRESS[mark.event]
+                if state != "done":
+                    reasons = (reason.format(**{"missing_count": 0} | mark.fields),) if reason else ()
+                    generation = mark.fields.get("generation", 0)
                     told += self._tell(state, reasons, generation if isinstance(generation, int) else 0)
-        if is_current and is_idle and not self._is_stuck:
-            told += self._tell("done")
-            self._moving.clear()
+            if is_idle and not self._is_stuck:
+                told += self._tell("done")
+                self._moving.clear()
         return told
 
     def _tell(self, state: State, reasons: tuple[str, ...] = (), generation: int = 0) -> Commands:
