@@ -160,7 +160,10 @@ _PROGRESS: Final[dict[str, tuple[State, str]]] = {
     "generation_pushed": ("moving", ""),
     "restoration_finished": ("done", ""),
     "generation_incomplete": ("waiting", "{missing_count} agents have not acknowledged generation {generation}"),
-    "push_withheld": ("waiting", "generation {generation} is withheld: round {round} might bring a {finding}"),
+    "push_withheld": (
+        "waiting",
+        "generation {generation} is withheld, for what its round {round} might bring: {finding}",
+    ),
     "push_refused": (
         "waiting",
         "generation {generation} takes away what agents report as reachable: erfs confirm {generation} if that is meant",

@@ -12,6 +12,7 @@ from erfs.messages import CONTROLLER, Drain, DrainAnswer, DrainRequest, Drains, 
 from erfs.paths import Topology
 from erfs.ports import Mark, Publish
 from erfs.units import MINUTE, MS, SECOND
+from erfs_controller import programming
 from erfs_controller.core import PersistDrains
 from erfs_controller.drain import DrainList, Use, links_of
 
@@ -269,6 +270,22 @@ def test_a_softly_drained_spine_carries_nothing_until_nothing_else_remains(kit, 
     bench.wait(100 * MS)
 
     assert [leaf for leaf in leaves if carried_by(bench.programs, leaf, "spine0")] == ["leaf0"]
+
+
+def test_rounds_that_would_lose_something_are_withheld_for_what_is_drained_works_still(  # type: ignore[no-untyped-def]
+    kit, four_spines, monkeypatch
+) -> None:
+    """A drain all at once: nothing is broken, so the verifier has to see that packets on the old way are lost."""
+    monkeypatch.setattr(programming, "plan_rounds", lambda before, after, fabric, pinned: [dict(after)])
+    bench = kit.bench(four_spines)
+    bench.lead()
+
+    said = bench.hear(request("spine0")) + bench.wait(SECOND)
+
+    (mark,) = kit.marks(said, "push_withheld")
+    assert mark.fields["finding"] == "interruption"
+    state, (reason,) = told(said)[-1]
+    assert (state, reason.partition(", ")[2]) == ("waiting", "for what its round 1 might bring: interruption")
 
 
 def test_a_dry_run_tells_and_does_nothing(kit, four_spines) -> None:  # type: ignore[no-untyped-def]

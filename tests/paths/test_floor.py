@@ -11,7 +11,7 @@ from erfs.fabric import Fabric, Link, goes_up, is_valley_free_required
 from erfs.generators import generate
 from erfs.ids import DestinationId, LinkId, NodeId
 from erfs.paths import Topology
-from erfs.paths.floor import Remainder, Share, what_remains
+from erfs.paths.floor import CAPACITY, PATHS, Remainder, Share, what_remains
 from tests.paths.fabrics import fabrics
 
 NONE: frozenset[LinkId] = frozenset()
@@ -60,25 +60,29 @@ class ByHand:
         names = [node.id for node in self.fabric.endpoints]
         return {(one, other) for one in names for other in names if one != other and self.is_connected(one, other)}
 
-    def path_count(self, start: NodeId, homes: frozenset[NodeId]) -> int:
-        """Return how many paths the shortest permitted next hops make; down wherever that leads there."""
+    def amounts(self, start: NodeId, homes: frozenset[NodeId]) -> dict[str, int]:
+        """Return how many paths the shortest permitted next hops make, and what fits over them; down wherever that leads there."""
         distance = dict.fromkeys(homes, 0)
-        members: dict[NodeId, list[NodeId]] = {}
+        members: dict[NodeId, list[tuple[NodeId, int]]] = {}
         for phase in ((False,), (True,)) if self.is_valley_free else ((False, True),):
             settled = set(distance)
             for level in range(2 * len(self.fabric.nodes)):
                 for node in self.fabric.switches:
-                    for far, _, is_up in self.steps(node.id):
+                    for far, link, is_up in self.steps(node.id):
                         if node.id in settled or is_up not in phase or distance.get(far) != level:
                             continue
                         if distance.setdefault(node.id, level + 1) == level + 1:
-                            members.setdefault(node.id, []).append(far)
+                            members.setdefault(node.id, []).append((far, link.capacity_bps))
 
         @cache
-        def count(node: NodeId) -> int:
-            return 1 if node in homes else sum(count(far) for far in members.get(node, ()))
+        def paths(node: NodeId) -> int:
+            return 1 if node in homes else sum(paths(far) for far, _ in members.get(node, ()))
 
-        return count(start)
+        @cache
+        def capacity(node: NodeId) -> int:
+            return 10**18 if node in homes else sum(min(own, capacity(far)) for far, own in members.get(node, ()))
+
+        return {PATHS: paths(start), CAPACITY: capacity(start)}
 
 
 @given(fabrics(), st.randoms(use_true_random=False))
@@ -95,16 +99,13 @@ def test_what_is_cut_and_the_least_share_of_paths_are_those_found_by_hand(fabric
     assert found.cut_demands == len(cut)
     assert bool(found.cut_endpoints) == bool(cut)
     assert set(found.cut_endpoints) <= {node for pair in cut for node in pair}
-    for share in (*found.shares, *found.own_shares):
-        assert 0 <= share.ppm < 1_000_000 or share.of == "paths", share
-    for share in found.shares:
-        if share.of == "paths":
-            assert share.ppm == least_by_hand(fabric, now, after, cut)
+    assert {share.of: share.ppm for share in found.shares} == least_by_hand(fabric, now, after, cut)
 
 
-def least_by_hand(fabric: Fabric, now: ByHand, after: ByHand, cut: set[tuple[NodeId, NodeId]]) -> int:
+def least_by_hand(fabric: Fabric, now: ByHand, after: ByHand, cut: set[tuple[NodeId, NodeId]]) -> dict[str, int]:
+    """Return the least share of paths and of capacity that became less, of what does not hang on what was taken."""
     built = ByHand(fabric, NONE)
-    found = []
+    found: dict[str, list[int]] = {}
     for target in fabric.endpoints:
         homes = [frozenset(state.homes(target.id)) for state in (built, now, after)]
         if homes[1] != homes[2]:
@@ -113,12 +114,14 @@ def least_by_hand(fabric: Fabric, now: ByHand, after: ByHand, cut: set[tuple[Nod
             at_home = [node.id for node in fabric.endpoints if switch.id in after.homes(node.id)]
             if not at_home or switch.id in homes[0] or any((source, target.id) in cut for source in at_home):
                 continue
-            counts = [
-                state.path_count(switch.id, places) for state, places in zip((built, now, after), homes, strict=True)
+            amounts = [
+                state.amounts(switch.id, places) for state, places in zip((built, now, after), homes, strict=True)
             ]
-            if counts[0] and counts[2] < counts[1]:
-                found.append(counts[2] * 1_000_000 // counts[0])
-    return min(found)
+            for of in (PATHS, CAPACITY):
+                as_built, before, left = (amount[of] for amount in amounts)
+                if as_built and left < before:
+                    found.setdefault(of, []).append(left * 1_000_000 // as_built)
+    return {of: min(shares) for of, shares in found.items()}
 
 
 def test_taking_nothing_leaves_everything() -> None:
