@@ -351,6 +351,16 @@ def test_a_drain_undoes_itself_when_its_time_is_up(kit, four_spines) -> None:  #
     assert carried_by(bench.programs, NodeId("leaf0"), "spine0")
 
 
+def test_a_drain_ends_at_its_instant_and_not_when_something_else_happens(kit, four_spines) -> None:  # type: ignore[no-untyped-def]
+    bench = kit.bench(four_spines)
+    bench.lead()
+    begun_ns = bench.now_ns
+    bench.hear(request("spine0", lasts_ns=400 * MS))
+
+    assert kit.marks(bench.advance(begun_ns + 400 * MS - 1), "drain_ended") == []
+    assert len(kit.marks(bench.advance(begun_ns + 400 * MS), "drain_ended")) == 1
+
+
 def test_a_restarted_controller_knows_what_is_drained_from_its_disk_or_from_the_bus(kit, four_spines) -> None:  # type: ignore[no-untyped-def]
     """It changes no route; and the second one, which has no disk, is told by what is retained."""
     bench = kit.bench(four_spines)
