@@ -13,9 +13,9 @@ import yaml
 
 from erfs.errors import ConfigError, Problem
 from erfs.units import MINUTE, PPM, SECOND, format_duration
-from erfs_scenario.report import Report
-from erfs_scenario.tables import milliseconds, three
-from erfs_scenario.verdict import format_share
+from erfs_scenario.report import FaultReport, Report
+from erfs_scenario.tables import measured, milliseconds, three
+from erfs_scenario.verdict import format_magnitude, format_share
 
 # What XML 1.0 cannot hold at all, not even escaped.
 _NO_XML: Final = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -92,11 +92,22 @@ def markdown_of(report: Report) -> str:
         ),
         "",
         *_table(
-            ("fault", "target", "flows affected", "near end, ms", "far end, ms", "not recovered", "cut", "restored"),
+            (
+                "fault",
+                "target",
+                "measured of asked",
+                "flows affected",
+                "near end, ms",
+                "far end, ms",
+                "not recovered",
+                "cut",
+                "restored",
+            ),
             (
                 (
                     f"{fault.id}: {fault.kind.replace('_', ' ')}",
                     fault.target,
+                    _measured_of_asked(fault),
                     f"{fault.affected.flows:,}",
                     three(fault.near),
                     three(fault.far),
@@ -129,6 +140,12 @@ def markdown_of(report: Report) -> str:
         "Recovery: first / median / last flow, from the fault taking effect.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _measured_of_asked(fault: FaultReport) -> str:
+    return "; ".join(
+        f"{one.name} {measured(one)} of {format_magnitude(one.asked, one.unit)}" for one in fault.magnitudes
+    )
 
 
 def _plain(text: str) -> str:

@@ -1,7 +1,7 @@
-"""Which links and nodes the faults of a plan take away or spoil now, and whether the data plane agrees.
+"""Which links and nodes the faults of a plan take away or spoil now.
 
 Rule 1: faults may overlap: what two of them hold down comes back when the last one lets go.
-Rule 2: "injected" is not "in effect": only the data plane's own word counts.
+Rule 2: "injected" is not "in effect": whether a fault is there is for `erfs_scenario.witness` to see, never for this module to say.
 """
 
 from collections import Counter
@@ -53,32 +53,6 @@ class PhysicalFaults:
     def flap(self, fault: Fault) -> tuple[LinkEnd, ...]:
         """Turn the links of a ``link_flap`` in force over; return the ends, at nodes with power, whose carrier changed."""
         return self.heal(fault) if fault.id in self._flaps_down else self.inject(fault)
-
-    def is_effective(self, fault: Fault) -> bool:
-        """Return whether the data plane confirms that everything *fault* targets is gone, or as bad as asked."""
-        plane, links = self._plane, self._links_of(fault)
-        match fault.kind:
-            case FaultKind.ONE_WAY_DROP:
-                is_so = not any(plane.lanes[plane.lane_index(deaf) ^ 1] for deaf in fault.ends)
-            case FaultKind.PACKET_LOSS:
-                passed = 1 - Fraction(fault.loss_ppm, PPM)
-                is_so = all(plane.share_from(end) <= passed for link in links for end in self._fabric.links[link].ends)
-            case FaultKind.SILENT_DROP | FaultKind.NODE_ISOLATED:
-                is_so = not any(plane.share_from(end) for link in links for end in self._fabric.links[link].ends)
-            case _:
-                is_so = not any(plane.is_link_working(link) for link in links)
-        return bool(links) and is_so
-
-    def is_healed(self, fault: Fault) -> bool:
-        """Return whether the data plane confirms that everything *fault* targeted works, where no other fault spoils it."""
-        ends = [end for link in self._links_of(fault) for end in self._fabric.links[link].ends]
-        return all(self._plane.share_from(end) == 1 for end in ends if not self._is_spoiled(end))
-
-    def _is_spoiled(self, sender: LinkEnd) -> bool:
-        link = self._fabric.link_at[sender]
-        receiver = link.b if sender == link.a else link.a
-        is_dark = not all(self.is_powered(end.node) for end in link.ends)
-        return is_dark or self.is_cut(link.id) or self._deafnesses[receiver] > 0 or bool(self._losses.get(link.id))
 
     def _apply(self, fault: Fault, step: int) -> tuple[LinkEnd, ...]:
         ends = tuple(self._ends_of(fault))

@@ -45,6 +45,7 @@ from erfs_scenario.plan import Plan, stream
 from erfs_scenario.processes import Child, free_port, is_listening
 from erfs_scenario.realtime import call_after, delayed, logs_in, occasions, run_to_the_end
 from erfs_scenario.replay import NotedPlane
+from erfs_scenario.witness import Witness
 
 # Start of three Python processes on a busy machine, and 50 ms for each agent's connection and program.
 START_DEADLINE_NS: Final = 30 * SECOND
@@ -57,6 +58,8 @@ POLL_NS: Final = 20 * MS
 # The data plane is measured once it has been at rest for so long, or this much later at the latest.
 QUIET_NS: Final = 100 * MS
 QUIET_MAX_NS: Final = 2 * SECOND
+# A controller that was killed is a process again within so long after its fault.
+RESTART_NS: Final = 1 * SECOND
 GOODBYE_NS: Final = 500 * MS
 # All agents share one loop and the machine with the broker: a late echo is the harness' lateness sooner than a dead broker.
 ECHO_DEADLINE: Final = "3 s"
@@ -250,6 +253,7 @@ class _Live:
         self._broker: tuple[str, int] = ("", 0)
         self._broker_child: Child | None = None
         self._meter: Meter | None = None
+        self._witness: Witness | None = None
         self._physical = PhysicalFaults(plan.fabric, self.plane)
         self._agents: dict[NodeId, _Agent] = {}
         self._controller: _Controller
@@ -336,6 +340,7 @@ class _Live:
         plan = delayed(self.plan, late_ns)
         self._measure_changes()
         self._meter = Meter(plan, self.plane.shadow, self._merger.put)
+        self._witness = Witness(plan, self.plane, self, self._merger.put, restart_ns=RESTART_NS)
         if late_ns:
             self.note("run_delayed", {"by_ns": late_ns})
         await self._wait_until(plan.measure_from_ns)
@@ -346,6 +351,7 @@ class _Live:
             await (self._begin(fault) if is_begin else self._end(fault))
         await self._wait_until(plan.duration_ns)
         self._measure_changes()
+        self._witness.finish(self.now_ns())
         self._meter.finish(self.now_ns())
 
     async def _wait_until(self, at_ns: int) -> None:
@@ -356,6 +362,8 @@ class _Live:
         """Let *for_ns* pass; read the controller's journal, pass records on, notice who died."""
         await asyncio.sleep(for_ns / SECOND)
         self._take_controller_marks()
+        if self._witness is not None:
+            self._witness.look(self.now_ns())
         now_ns, oldest_ns = self.now_ns(), self.plane.oldest_note_ns
         # Measuring takes milliseconds that the agents would miss: not while they are at work, unless they are so for long.
         if oldest_ns is not None and (
@@ -382,43 +390,43 @@ class _Live:
     # --- faults -----------------------------------------------------------------------------------------------------------
     async def _begin(self, fault: Fault) -> None:
         assert self._meter is not None
+        assert self._witness is not None
         self._measure_changes()
         self._meter.before_fault(fault, self.now_ns())
         self.note("fault_injected", {"fault": fault.id, "kind": fault.kind.value})
         if fault.kind is FaultKind.DRAIN:
             self._operator.begin(fault)
             return  # the controller's answer says whether it takes effect
+        self._witness.begin(fault)
         if fault.kind in PHYSICAL:
             for node in fault.nodes:
                 self._cut_off(node)
             ends = self._physical.inject(fault)
-            self._take_effect(fault, self.plane.newest_note_ns)
+            self._witness.look(self.plane.newest_note_ns)
             for node in fault.nodes:
                 await self._kill(node)
             self._tell_carriers(ends)
             return
         if fault.kind is FaultKind.BUS_PARTITION:
-            for name in self._cut_by(fault):
+            for name in self.hit_by(fault):
                 self._cut_off(name)
         else:
-            for name in self._killed_by(fault):
+            for name in self.hit_by(fault):
                 await self._kill(name)
-        self._take_effect(fault, self.now_ns())
-
-    def _take_effect(self, fault: Fault, at_ns: int) -> None:
-        event = "fault_effective" if self._is_effective(fault) else "fault_not_effective"
-        self._merger.put(at_ns, event, {"fault": fault.id})
+        self._witness.look(self.now_ns())
 
     async def _end(self, fault: Fault) -> None:
         assert self._meter is not None
+        assert self._witness is not None
         self._measure_changes()
         self._meter.before_return(fault, self.now_ns())
         if fault.kind is FaultKind.DRAIN:
             self._operator.end(fault)
             return
+        self._witness.end(fault, self.now_ns())
         if fault.kind in PHYSICAL:
             ends = self._physical.heal(fault)
-            self._take_end(fault, self.plane.newest_note_ns, is_over=self._physical.is_healed(fault))
+            self._witness.look(self.plane.newest_note_ns)
             self._tell_carriers(ends)
             for node in fault.nodes:
                 stretch = self._agents[node].stretch
@@ -429,29 +437,29 @@ class _Live:
                 await self._revive(node)
             return
         if fault.kind is FaultKind.BUS_PARTITION:
-            for name in self._cut_by(fault):
+            for name in self.hit_by(fault):
                 self._join(name)
         else:
-            for name in self._killed_by(fault):
+            for name in self.hit_by(fault):
                 await self._revive(name)
-        self._take_end(fault, self.now_ns(), is_over=True)
+        self._witness.look(self.now_ns())
 
-    def _take_end(self, fault: Fault, at_ns: int, *, is_over: bool) -> None:
-        self._merger.put(at_ns, "fault_ended" if is_over else "fault_not_ended", {"fault": fault.id})
-
-    def _is_effective(self, fault: Fault) -> bool:
-        if fault.kind in PHYSICAL:
-            return self._physical.is_effective(fault)
+    def hit_by(self, fault: Fault) -> tuple[NodeId, ...]:
+        """Return whom a fault of what controls the fabric hits."""
         if fault.kind is FaultKind.BUS_PARTITION:
-            stretches = [self._member(name).stretch for name in self._cut_by(fault)]
-            return all(stretch is not None and stretch.is_cut for stretch in stretches)
-        return not any(self._member(name).is_running for name in self._killed_by(fault))
-
-    def _cut_by(self, fault: Fault) -> tuple[NodeId, ...]:
-        return fault.nodes or (*agent_nodes(self.plan.fabric), CONTROLLER)
-
-    def _killed_by(self, fault: Fault) -> tuple[NodeId, ...]:
+            return fault.nodes or (*agent_nodes(self.plan.fabric), CONTROLLER)
         return (CONTROLLER,) if fault.kind is FaultKind.CONTROLLER_KILL else fault.nodes
+
+    def is_stopped(self, kind: FaultKind, name: NodeId) -> bool:
+        """Return whether *name* is as a fault of *kind* leaves it."""
+        if kind is FaultKind.BUS_PARTITION:
+            stretch = self._member(name).stretch
+            return stretch is not None and stretch.is_cut
+        return not self._member(name).is_running
+
+    def is_free(self, kind: FaultKind, name: NodeId) -> bool:
+        """Return whether *name* is as it should be once a fault of *kind* is over."""
+        return not self.is_stopped(kind, name)
 
     def _member(self, name: NodeId) -> _Agent | _Controller:
         return self._controller if name == CONTROLLER else self._agents[name]
@@ -527,7 +535,7 @@ class _Live:
         named = {
             name
             for fault in self.plan.faults
-            for name in (self._cut_by(fault) if fault.kind is FaultKind.BUS_PARTITION else fault.nodes)
+            for name in (self.hit_by(fault) if fault.kind is FaultKind.BUS_PARTITION else fault.nodes)
         }
         stretches = {name: Stretch(*self._broker) for name in sorted(named)}
         try:

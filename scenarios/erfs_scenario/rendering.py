@@ -14,8 +14,8 @@ import jinja2
 from erfs.units import SECOND, format_duration
 from erfs_scenario.pictures import bucket_name, graph_of, lengths_of, picture_of, stages_of, timeline_of
 from erfs_scenario.report import Figure, Report
-from erfs_scenario.tables import figure_interval, figure_value, milliseconds, probes_line, three
-from erfs_scenario.verdict import format_share
+from erfs_scenario.tables import figure_interval, figure_value, measured, milliseconds, probes_line, three
+from erfs_scenario.verdict import format_magnitude, format_share
 
 _FOLDER: Final = Path(__file__).parent / "templates"
 
@@ -53,6 +53,8 @@ def html_of(report: Report) -> str:
         "duration": lambda value: "-" if value is None else format_duration(value),
         "thousands": lambda value: f"{value:,}",
         "bucket": lambda bucket: bucket_name(bucket.from_ns, bucket.until_ns),
+        "asked": lambda one: format_magnitude(one.asked, one.unit),
+        "measured": measured,
         "value": figure_value,
         "interval": figure_interval,
     }

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 DEFINITIONS: Final = {
     "flow": "all demands from one attachment (or one endpoint, where it can fare differently) to one destination class (or endpoint)",
     "served": "the share of a flow's traffic that arrives, following all equal-cost next hops by weight; what enters a cycle is lost",
+    "as measured": "seen by something other than what made the fault: the state of the simulated data plane; on the kernel backend the kernel's own state and counters, and datagrams of the referee's straight over the cable",
     "affected": "flows whose paths crossed the fault's target right before it, whatever happened to them after",
     "near end": "affected flows whose last node before the break has another live next hop of its own",
     "far end": "affected flows for which another node must change its next hops",
@@ -103,6 +104,31 @@ class Return(_Value):
     """From its end until the restored routes are acknowledged everywhere (wait-to-restore included)."""
 
 
+class Magnitude(_Value):
+    """How much of something a fault was to do, and how much of it there was, seen by something other than what made it."""
+
+    name: str
+    unit: Literal["count", "ppm", "bps"]
+    asked: int
+    measured: int | None
+    """Of several targets, or over time, the one farthest off. None: could not be measured."""
+    how: str
+    off_max: int = 0
+    """How far the measured may be off for reasons of the measurement, where it is no sample."""
+    low: int | None = None
+    """Of a sample: between these the true value lies."""
+    high: int | None = None
+    level_ppm: int | None = None
+    """How often such an interval holds it."""
+
+    @property
+    def is_as_asked(self) -> bool:
+        """Whether what was measured may be what was asked for."""
+        if self.low is not None and self.high is not None:
+            return self.low <= self.asked <= self.high
+        return self.measured is not None and abs(self.measured - self.asked) <= self.off_max
+
+
 class FaultReport(_Value):
     """One fault: what it hit and how the fabric took it."""
 
@@ -114,8 +140,13 @@ class FaultReport(_Value):
     is_physical: bool
     planned_at_ns: int
     planned_end_at_ns: int
+    due_at_ns: int
+    """As planned, counted from when the run was ready: in real time everything moves behind its start."""
+    due_end_at_ns: int
     effective_at_ns: int | None
     ended_at_ns: int | None
+    magnitudes: tuple[Magnitude, ...]
+    """As asked and as measured; none where the journal has none."""
     affected: Tally
     lost_something: Tally
     near: Spread

@@ -37,6 +37,9 @@ from erfs_scenario.measurement import Meter, Record
 from erfs_scenario.nodes import agent_nodes, port_bindings
 from erfs_scenario.operator import OPERATOR, Operator
 from erfs_scenario.plan import Plan, stream
+from erfs_scenario.witness import Witness
+
+BROKER: Final = NodeId("broker")
 
 # A progress bar has no use for more; each call may cost a redraw.
 PROGRESS_STEPS: Final = 200
@@ -439,6 +442,7 @@ class Simulation:
             is_running=lambda node: self._agents[node].is_running,
             tell=self._session_said,
         )
+        self._witness = Witness(plan, self.plane, self, record, restart_ns=timing.start_ns)
         # Faults overlap: how many hold each process down or frozen, and how many cut each client off.
         self._killers: Counter[NodeId] = Counter()
         self._freezers: Counter[NodeId] = Counter()
@@ -454,6 +458,7 @@ class Simulation:
             queue.at(fault.at_ns, partial(self._begin, fault))
             queue.at(fault.end_at_ns, partial(self._end, fault))
         queue.run(plan.duration_ns, instant_ended=self._instant_ended)
+        self._witness.finish(plan.duration_ns)
         self._meter.finish(plan.duration_ns)
 
     # --- what members ask -----------------------------------------------------------------------------------------------
@@ -506,6 +511,7 @@ class Simulation:
             agent.boot()
 
     def _instant_ended(self, now_ns: int) -> None:
+        self._witness.look(now_ns)
         self._meter.settle(now_ns)
         if now_ns >= self._progress_at_ns:
             self._on_progress(now_ns)
@@ -530,11 +536,25 @@ class Simulation:
             assert self._operator is not None
             self._operator.begin(fault)
             return  # the controller's answer says whether it takes effect
+        self._witness.begin(fault)
+        self.inject(fault)
+
+    def _end(self, fault: Fault) -> None:
+        self._meter.before_return(fault, self.queue.now_ns)
+        if fault.kind is FaultKind.DRAIN:
+            assert self._operator is not None
+            self._operator.end(fault)
+            return
+        self._witness.end(fault, self.queue.now_ns)
+        self.heal(fault)
+
+    def inject(self, fault: Fault) -> None:
+        """Make *fault* happen. Whether it did is the witness' to say."""
         match fault.kind:
             case _ if fault.kind in PHYSICAL:
                 self._break(fault)
             case FaultKind.BUS_PARTITION | FaultKind.BROKER_FREEZE:
-                for name in self._hit_by(fault):
+                for name in self.hit_by(fault):
                     self._cut_off(name)
             case FaultKind.BROKER_KILL:
                 self._broker_killers += 1
@@ -542,42 +562,30 @@ class Simulation:
                     # As Mosquitto without persistence: what it retained is lost.
                     self.broker.stop(keeps_retained=False)
             case FaultKind.AGENT_FREEZE | FaultKind.CONTROLLER_FREEZE:
-                for name in self._hit_by(fault):
+                for name in self.hit_by(fault):
                     self._freeze(name)
             case _:
-                for name in self._hit_by(fault):
+                for name in self.hit_by(fault):
                     self._kill(name)
-        is_effective = self._is_effective(fault)
-        self.record_now("fault_effective" if is_effective else "fault_not_effective", fault=fault.id)
 
-    def _end(self, fault: Fault) -> None:
-        self._meter.before_return(fault, self.queue.now_ns)
-        is_over = True
-        if fault.kind is FaultKind.DRAIN:
-            assert self._operator is not None
-            self._operator.end(fault)
-            return
+    def heal(self, fault: Fault) -> None:
+        """Undo *fault*."""
         match fault.kind:
             case _ if fault.kind in PHYSICAL:
                 self._mend(fault)
-                is_over = self._physical.is_healed(fault)
             case FaultKind.BUS_PARTITION | FaultKind.BROKER_FREEZE:
-                names = self._hit_by(fault)
-                for name in names:
+                for name in self.hit_by(fault):
                     self._join(name)
-                is_over = all(self._cutters[name] or not self._is_cut(name) for name in names)
             case FaultKind.BROKER_KILL:
                 self._broker_killers -= 1
                 if not self._broker_killers:
                     self.broker.start()
-                is_over = bool(self._broker_killers) or self.broker.is_up
             case FaultKind.AGENT_FREEZE | FaultKind.CONTROLLER_FREEZE:
-                for name in self._hit_by(fault):
+                for name in self.hit_by(fault):
                     self._thaw(name)
             case _:
-                for name in self._hit_by(fault):
+                for name in self.hit_by(fault):
                     self._revive(name)
-        self.record_now("fault_ended" if is_over else "fault_not_ended", fault=fault.id)
 
     def _new_operator(self) -> Operator:
         """Return somebody who asks the controller over the same bus; a plan without drains has nobody there, so its bus is as it was."""
@@ -596,20 +604,38 @@ class Simulation:
         client.subscribe(filters(self.topics, Subscribe(channels=(Channel.DRAIN_ANSWER,))))
         return operator
 
-    def _is_effective(self, fault: Fault) -> bool:
-        match fault.kind:
-            case _ if fault.kind in PHYSICAL:
-                return self._physical.is_effective(fault)
+    # --- what the witness asks -------------------------------------------------------------------------------------------
+    def is_stopped(self, kind: FaultKind, name: NodeId) -> bool:
+        """Return whether *name* is as a fault of *kind* leaves it."""
+        match kind:
             case FaultKind.BUS_PARTITION | FaultKind.BROKER_FREEZE:
-                return all(self._is_cut(name) for name in self._hit_by(fault))
+                return self._is_cut(name)
             case FaultKind.BROKER_KILL:
                 return not self.broker.is_up
             case FaultKind.AGENT_FREEZE | FaultKind.CONTROLLER_FREEZE:
                 # A process that is dead already stands still as well, and is not started again before the end.
-                members = [self._member(name) for name in self._hit_by(fault)]
-                return all(member.is_frozen or not member.is_running for member in members)
+                member = self._member(name)
+                return member.is_frozen or not member.is_running
             case _:
-                return not any(self._member(name).is_running for name in self._hit_by(fault))
+                return not self._member(name).is_running
+
+    def is_free(self, kind: FaultKind, name: NodeId) -> bool:
+        """Return whether *name* is as it should be once a fault of *kind* is over."""
+        if kind in (FaultKind.AGENT_FREEZE, FaultKind.CONTROLLER_FREEZE):
+            return not self._member(name).is_frozen
+        return not self.is_stopped(kind, name)
+
+    def hit_by(self, fault: Fault) -> tuple[NodeId, ...]:
+        """Return whom a fault of what controls the fabric hits."""
+        match fault.kind:
+            case FaultKind.CONTROLLER_KILL | FaultKind.CONTROLLER_FREEZE:
+                return (CONTROLLER,)
+            case FaultKind.BROKER_KILL:
+                return (BROKER,)
+            case FaultKind.BUS_PARTITION | FaultKind.BROKER_FREEZE:
+                return fault.nodes or (*self._agents, CONTROLLER)
+            case _:
+                return fault.nodes
 
     def _break(self, fault: Fault) -> None:
         ends = self._physical.inject(fault)
@@ -645,16 +671,6 @@ class Simulation:
             self.mark(end.node, said)
         else:
             self._agents[end.node].hear(said)
-
-    def _hit_by(self, fault: Fault) -> tuple[NodeId, ...]:
-        """Return the members that a fault of what controls the fabric hits."""
-        match fault.kind:
-            case FaultKind.CONTROLLER_KILL | FaultKind.CONTROLLER_FREEZE:
-                return (CONTROLLER,)
-            case FaultKind.BUS_PARTITION | FaultKind.BROKER_FREEZE:
-                return fault.nodes or (*self._agents, CONTROLLER)
-            case _:
-                return fault.nodes
 
     def _member(self, name: NodeId) -> _Agent | _Controller:
         return self._controller if name == CONTROLLER else self._agents[name]

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from erfs.units import format_duration, format_ms
-from erfs_scenario.report import Chain, FaultReport, Figure, IntervalReport, Probes, Report, Spread, Tally
+from erfs_scenario.report import Chain, FaultReport, Figure, IntervalReport, Magnitude, Probes, Report, Spread, Tally
 from erfs_scenario.statistics import percentile_events_min
-from erfs_scenario.verdict import format_share
+from erfs_scenario.verdict import format_magnitude, format_share
 
 # More faults than this scroll the verdict's context away; report.json has them all.
 ROWS_MAX = 40
@@ -32,6 +32,15 @@ def three(spread: Spread) -> str:
     return " / ".join(f"{value / 1e6:.2f}" for value in (spread.first_ns, spread.median_ns, spread.last_ns))
 
 
+def measured(magnitude: Magnitude) -> str:
+    """Return what was measured of a fault; of a sample with the interval that holds the true value."""
+    value = format_magnitude(magnitude.measured, magnitude.unit)
+    if magnitude.low is None or magnitude.high is None or magnitude.level_ppm is None:
+        return value
+    ends = f"{format_magnitude(magnitude.low, magnitude.unit)} to {format_magnitude(magnitude.high, magnitude.unit)}"
+    return f"{value} ({magnitude.level_ppm / 10_000:g} %: {ends})"
+
+
 def tables_of(report: Report) -> list[Any]:
     """Return what to print, in order: texts and tables of rich."""
     fabric = report.fabric
@@ -42,12 +51,7 @@ def tables_of(report: Report) -> list[Any]:
         f" ({fabric.switches} switches, {fabric.endpoints} endpoints, {fabric.links} links)"
     )
     parts: list[Any] = [Text(head, style="bold")]
-    parts += [
-        Text(
-            f"  {fault.id}: {fault.kind} {fault.target} at {format_duration(fault.planned_at_ns)} for {format_duration(fault.planned_end_at_ns - fault.planned_at_ns)}"
-        )
-        for fault in report.faults[:ROWS_MAX]
-    ]
+    parts += [_as_asked_and_measured(fault) for fault in report.faults[:ROWS_MAX]]
     faults = report.faults[:ROWS_MAX]
     parts.append(Text("\nflows: first / median / last", style="dim"))
     parts.append(
@@ -142,6 +146,17 @@ def tables_of(report: Report) -> list[Any]:
     text.append("; ".join(verdict.reasons), style="default not bold")
     parts.append(text)
     return parts
+
+
+def _as_asked_and_measured(fault: FaultReport) -> Text:
+    lasts_ns = fault.planned_end_at_ns - fault.planned_at_ns
+    text = Text(
+        f"  {fault.id}: {fault.kind} {fault.target} at {format_duration(fault.planned_at_ns)} for {format_duration(lasts_ns)}"
+    )
+    for one in fault.magnitudes:
+        asked = format_magnitude(one.asked, one.unit)
+        text.append(f"; {one.name} {measured(one)} of {asked}", style="" if one.is_as_asked else "bold red")
+    return text
 
 
 def figure_value(figure: Figure) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from erfs_scenario.report import Magnitude
+
 SERVED = "served"
 NOT_RECOVERED = "not_recovered"  # a permitted path exists and is not used in full
 CUT_BY_POLICY = "cut_by_policy"  # only a valley is left
@@ -70,6 +72,8 @@ class FaultTimes:
     """The two nodes of each link that broke, where ways are known."""
     nodes: dict[str, tuple[str, int | None]] = field(default_factory=dict)
     """Name for people and tier of each node on these ways and at the ends of what broke."""
+    magnitudes: tuple[Magnitude, ...] = ()
+    """How much of it there was."""
     remarks: tuple[str, ...] = ()
     """What the backend found wrong with it."""
 
@@ -104,6 +108,8 @@ class Timeline:
     """Everything the cores and the backend said, in order."""
     loops: list[dict[str, Any]]
     abort_reason: str | None
+    delay_ns: int = 0
+    """How long after its plan the run was ready; everything planned moves by that."""
 
     def demands_of(self, flow: FlowId) -> int:
         """Return how many demands *flow* stands for, over all sets."""
@@ -120,6 +126,7 @@ _OWN_EVENTS = frozenset(
         "capacity_measured",
         "paths_taken",
         "loops_changed",
+        "fault_measured",
     }
 )
 
@@ -140,6 +147,7 @@ def read_timeline(records: Iterable[dict[str, Any]]) -> Timeline:
     weights: dict[str, int] = {}
     flow_count = 0
     abort_reason = None
+    delay_ns = 0
     changes: dict[FlowId, list[tuple[int, int, str]]] = {}
     flow_weights: dict[FlowId, dict[str, int]] = {}
     faults: dict[str, FaultTimes] = {}
@@ -157,6 +165,8 @@ def read_timeline(records: Iterable[dict[str, Any]]) -> Timeline:
                 started, weights, flow_count = at_ns, record["weights"], record["flows"]
             case "measurement_finished":
                 finished = at_ns
+            case "run_delayed":
+                delay_ns = record["by_ns"]
             case "run_aborted":
                 abort_reason = str(record["reason"])
             case "flow_changed":
@@ -183,6 +193,9 @@ def read_timeline(records: Iterable[dict[str, Any]]) -> Timeline:
                 fault.effective_at_ns = at_ns
             case "fault_ended" if fault is not None:
                 fault.ended_at_ns = at_ns
+            case "fault_measured" if fault is not None:
+                told = {name: value for name, value in record.items() if name in Magnitude.model_fields}
+                fault.magnitudes += (Magnitude(**told),)
             case "fault_not_effective" | "fault_not_ended" if fault is not None:
                 fault.remarks += (event,)
         if event not in _OWN_EVENTS:
@@ -204,6 +217,7 @@ def read_timeline(records: Iterable[dict[str, Any]]) -> Timeline:
         marks=marks,
         loops=loops,
         abort_reason=abort_reason,
+        delay_ns=delay_ns,
     )
 
 

@@ -73,7 +73,7 @@ def test_the_summary_has_verdict_expectations_recovery_and_availability() -> Non
     text = markdown_of(slow(recovery_max_ns=500))
     assert text.startswith('## n: missed\n\n- recovery max: the last flow of "f" took 0.00 ms\n')
     assert "| recovery max | at most 0.00 ms | 0.00 ms | missed |\n" in text
-    assert "| f: link down | x - y | 1 | 0.00 / 0.00 / 0.00 | - | 0 | 0 | - |\n" in text
+    assert "| f: link down | x - y |  | 1 | 0.00 / 0.00 / 0.00 | - | 0 | 0 | - |\n" in text
     assert "| all | 100 | 99.1000 % | 99.1000 % | - |\n" in text
 
 
