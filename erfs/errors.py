@@ -60,6 +60,10 @@ class ConfigError(ErfsError):
         self.problems = tuple(problems)
         super().__init__("\n".join(problem.describe(source) for problem in self.problems))
 
+    def __reduce__(self) -> tuple[type["ConfigError"], tuple[str, tuple[Problem, ...]]]:
+        # By default an exception is made again from its text, which is not what this one is made from: workers raise it, too.
+        return type(self), (self.source, self.problems)
+
 
 def first_error(error: BaseException) -> BaseException:
     """Return *error*; of a group, the one that went wrong first."""

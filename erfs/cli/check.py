@@ -22,8 +22,8 @@ from erfs.errors import ConfigError
     "--schema",
     is_flag=False,
     flag_value="scenario",
-    type=click.Choice(["scenario", "report"]),
-    help="Print the JSON Schema of scenario files, or of report.json, and stop.",
+    type=click.Choice(["scenario", "report", "campaign"]),
+    help="Print the JSON Schema of scenario files, of report.json or of campaign.json, and stop.",
 )
 def command(
     scenarios: tuple[Path, ...], fabric: Path | None, backend: str | None, settings: dict[str, str], schema: str | None

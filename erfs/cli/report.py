@@ -46,12 +46,17 @@ def write_report(report: "Report", folder: Path) -> str:
     from erfs_scenario.rendering import html_of
 
     text = report.model_dump_json(indent=2, by_alias=True)
-    try:
-        (folder / "report.json").write_text(text + "\n", encoding="utf-8")
-        (folder / "report.html").write_text(html_of(report), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(str(folder), [Problem(0, f"cannot be written: {error.strerror or error}")]) from None
+    write_file(folder / "report.json", text + "\n")
+    write_file(folder / "report.html", html_of(report))
     return text
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write *text* to *path*. Raises ConfigError if it cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise ConfigError(str(path), [Problem(0, f"cannot be written: {error.strerror or error}")]) from None
 
 
 def show(parts: Iterable[Any]) -> "Console":
@@ -94,11 +99,7 @@ def command(folder: Path, as_json: bool, junit: Path | None, markdown: Path | No
     text = write_report(report, folder)
     for path, export in ((junit, junit_of), (markdown, markdown_of), (openslo, openslo_of)):
         if path is not None:
-            exported = export(report)
-            try:
-                path.write_text(exported, encoding="utf-8")
-            except OSError as error:
-                raise ConfigError(str(path), [Problem(0, f"cannot be written: {error.strerror or error}")]) from None
+            write_file(path, export(report))
     if as_json:
         click.echo(text)
     else:

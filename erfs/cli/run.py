@@ -1,7 +1,7 @@
 """`erfs run`: run a scenario, write its journal, judge it, show the figures."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,8 +101,8 @@ def command(
     )
     refuse_unsupported(plan, backend, file)
     folder = out or Path("out") / f"{plan.name}-seed{plan.seed}"
-    _prepare(folder, force)
-    is_residue = _execute(plan, backend, folder, broker, int(ip_version))
+    prepare(folder, force)
+    is_residue = execute(plan, backend, folder, broker, int(ip_version))
     report = read_report(folder)
     text = write_report(report, folder)
     if as_json:
@@ -112,25 +112,35 @@ def command(
     return Exit.RESIDUE if is_residue else report.verdict.exit_code
 
 
-def _prepare(folder: Path, force: bool) -> None:
-    """Make *folder*, free of an earlier run."""
-    journal = folder / JOURNAL
-    if journal.exists() and not force:
-        message = "there is a run in this folder already"
+def prepare(folder: Path, force: bool, names: Sequence[str] = (JOURNAL, *WRITTEN)) -> None:
+    """
+    Make *folder*, free of what an earlier run or campaign wrote there.
+
+    Args:
+        folder: Where to write.
+        force: Whether it may have been written to before.
+        names: Files that are to be written; where the first is, something has been.
+
+    Raises:
+        ConfigError: it has been and may not, or cannot be written.
+    """
+    if (folder / names[0]).exists() and not force:
+        message = f"there is a {names[0]} in this folder already"
         raise ConfigError(
             str(folder), [Problem(0, message, suggestion="name another with --out, or overwrite it with --force")]
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (JOURNAL, *WRITTEN):
+        for name in names:
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(str(folder), [Problem(0, f"cannot be written: {error.strerror or error}")]) from None
 
 
-def _execute(plan: "Plan", backend: str, folder: Path, broker: str | None, ip_version: int) -> bool:
+def execute(plan: "Plan", backend: str, folder: Path, broker: str | None, ip_version: int) -> bool:
     """Run *plan*, writing the journal. Returns whether something of ours could not be removed."""
     from erfs.journal import Journal
+    from erfs_scenario.plan_file import PLANNED, plan_json
 
     last_ns = 0
     is_residue = False
@@ -143,6 +153,7 @@ def _execute(plan: "Plan", backend: str, folder: Path, broker: str | None, ip_ve
             journal.append(at_ns, event, **fields)
 
         record(0, "run_started", plan.header(backend))
+        record(0, PLANNED, {"plan": plan_json(plan)})
         try:
             if backend == "sim":
                 from erfs_scenario.simulation import simulate

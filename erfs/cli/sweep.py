@@ -6,19 +6,18 @@ Rule 2: the work falls into the same pieces whoever does it, so the output is th
 
 import json
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
-from erfs.cli.workers import here, in_processes, on_dask, progress, usable_cores
+from erfs.cli.workers import progress, workers_for
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from erfs.cli.sweep_report import Pairs
     from erfs.paths.what_if import Outcome, Sweep
     from erfs.paths.what_if_impact import Failures, Impact
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
     Work = tuple[Ground, Failures]
     Piece = tuple[int, int]
     Answerer = Callable[[Work, list[Piece]], Iterator[Impact]]
-
-# A worker needs most of a second to start; less work than this is done here.
-WORTH_A_WORKER_S: Final = 2.0
 
 
 def _kinds(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
@@ -89,13 +85,12 @@ def command(
 
     if at_once == 1 and (sample is not None or seed is not None):
         raise click.UsageError("--sample and --seed draw pairs: they need --failures 2")
-    if scheduler is not None and jobs is not None:
-        raise click.UsageError("--jobs is for processes on this machine: a scheduler brings its own workers")
     imported = load_fabric(fabric, is_lenient=is_lenient)
     for problem in imported.problems:
         click.echo(f"erfs: {problem.describe(str(fabric))}", err=True)
-    _check_writable(html)
-    with terminable(), _workers(jobs, scheduler) as workers:
+    with terminable(), workers_for(jobs, scheduler) as found:
+        _check_writable(html)
+        workers = partial(found, _answer)
         sweep = Sweep(imported.fabric, kinds, are_valleys_allowed=are_valleys_allowed)
         impact = _answered(sweep, sweep.failures, workers, "single failures")
         outcomes = sweep.outcomes(impact)
@@ -187,32 +182,6 @@ def _answered(sweep: "Sweep", failures: "Failures", workers: "Answerer", what: s
             parts.append(part)
             advance()
     return merged(failures, parts)
-
-
-@contextmanager
-def _workers(jobs: int | None, scheduler: str | None) -> "Iterator[Answerer]":
-    """Yield who answers pieces, in their order."""
-    if scheduler is not None:
-        with on_dask(scheduler, "--scheduler") as workers:
-            yield partial(workers, _answer)
-    elif jobs is None:
-        yield _wherever_it_pays
-    elif jobs > 1:
-        yield partial(in_processes, _answer, jobs=jobs)
-    else:
-        yield partial(here, _answer)
-
-
-def _wherever_it_pays(work: "Work", todo: "Sequence[Piece]") -> "Iterator[Impact]":
-    """Answer the first piece here; the rest, too, unless it is enough for processes to pay."""
-    started = time.monotonic()
-    yield from here(_answer, work, todo[:1])
-    left_s = (time.monotonic() - started) * (len(todo) - 1)
-    jobs = min(usable_cores(), len(todo) - 1)
-    if jobs > 1 and left_s > WORTH_A_WORKER_S:
-        yield from in_processes(_answer, work, todo[1:], jobs)
-    else:
-        yield from here(_answer, work, todo[1:])
 
 
 def _answer(work: "Work", piece: "Piece") -> "Impact":

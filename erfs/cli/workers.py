@@ -7,8 +7,10 @@ Rule 2: whatever ends the work early, an error or Ctrl-C, leaves no process behi
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import click
@@ -17,6 +19,8 @@ from erfs.errors import ErfsError
 
 CONNECT_S: Final = 10
 EXTRA: Final = "dask"
+# A worker needs most of a second to start; less work than this is done here.
+WORTH_A_WORKER_S: Final = 2.0
 
 Common = TypeVar("Common")
 Piece = TypeVar("Piece")
@@ -127,6 +131,36 @@ def on_dask(address: str, option: str) -> Iterator[Workers[Any, Any, Any]]:
 
     with client:
         yield answers
+
+
+@contextmanager
+def workers_for(jobs: int | None, scheduler: str | None) -> Iterator[Workers[Any, Any, Any]]:
+    """Yield the workers that a user asked for with ``--jobs`` or ``--scheduler``; with neither, processes where that pays."""
+    if scheduler is not None and jobs is not None:
+        raise click.UsageError("--jobs is for processes on this machine: a scheduler brings its own workers")
+    if scheduler is not None:
+        with on_dask(scheduler, "--scheduler") as workers:
+            yield workers
+    elif jobs is None:
+        yield _wherever_it_pays
+    elif jobs > 1:
+        yield partial(in_processes, jobs=jobs)
+    else:
+        yield here
+
+
+def _wherever_it_pays(
+    task: Callable[[Common, Piece], Answer], common: Common, todo: Sequence[Piece]
+) -> Iterator[Answer]:
+    """Yield the answer to the first piece, given here; the rest, too, unless it is enough for processes to pay."""
+    started = time.monotonic()
+    yield from here(task, common, todo[:1])
+    left_s = (time.monotonic() - started) * (len(todo) - 1)
+    jobs = min(usable_cores(), len(todo) - 1)
+    if jobs > 1 and left_s > WORTH_A_WORKER_S:
+        yield from in_processes(task, common, todo[1:], jobs)
+    else:
+        yield from here(task, common, todo[1:])
 
 
 @contextmanager

@@ -83,19 +83,42 @@ def refuse_unsupported(plan: Plan, backend: str, file: ScenarioFile) -> None:
     Raises:
         ConfigError: names each such fault, and the bus, with its line and what can be done instead.
     """
-    problems = [*_bus_problems(plan, backend, file)]
+    problems = []
     told: set[tuple[str | int, ...]] = set()
-    for fault in plan.faults:
-        refusal = _CANNOT[backend].get(fault.kind) or _in_band_refusal(plan, fault)
-        place = file.place_of(fault)
-        if refusal is not None and place not in told:
+    for fault, message, substitute in _refusals(plan, backend):
+        place = ("fabric", "kernel", "bus") if fault is None else file.place_of(fault)
+        if place not in told:
             told.add(place)
-            reason, substitute = refusal
-            message = f'fault "{fault.id}": {backend} cannot do {fault.kind.value}: {reason}'
             problems.append(file.document.problem(place, message, substitute))
     problems.sort(key=in_order)
     if problems:
         raise ConfigError(file.source, problems)
+
+
+def refuse_plan(plan: Plan, backend: str, source: str) -> None:
+    """
+    Refuse a plan that was read from *source*, with no scenario at hand, as `refuse_unsupported` does.
+
+    Raises:
+        ConfigError: names the first fault of each kind that *backend* cannot make happen, and the bus.
+    """
+    told: dict[FaultKind | None, Problem] = {}
+    for fault, message, substitute in _refusals(plan, backend):
+        told.setdefault(None if fault is None else fault.kind, Problem(0, message, suggestion=substitute))
+    if told:
+        raise ConfigError(source, list(told.values()))
+
+
+def _refusals(plan: Plan, backend: str) -> Iterator[tuple[Fault | None, str, str]]:
+    """Yield each fault that *backend* cannot make happen, None for the bus; what to tell of it; and what can be done instead."""
+    if plan.is_bus_in_band and backend in _NO_BUS_IN_BAND:
+        message = f"{backend} cannot run the bus in band: {_NO_BUS_IN_BAND[backend]}"
+        yield None, message, "run it with --backend kernel, or take the bus from some nodes instead: bus_partition"
+    for fault in plan.faults:
+        refusal = _CANNOT[backend].get(fault.kind) or _in_band_refusal(plan, fault)
+        if refusal is not None:
+            reason, substitute = refusal
+            yield fault, f'fault "{fault.id}": {backend} cannot do {fault.kind.value}: {reason}', substitute
 
 
 def _in_band_refusal(plan: Plan, fault: Fault) -> tuple[str, str] | None:
@@ -107,10 +130,3 @@ def _in_band_refusal(plan: Plan, fault: Fault) -> tuple[str, str] | None:
     if fault.kind is FaultKind.NODE_DOWN and bus_host_of(plan.fabric) in fault.nodes:
         return _NO_DEATH_OF_THE_BUS
     return None
-
-
-def _bus_problems(plan: Plan, backend: str, file: ScenarioFile) -> Iterator[Problem]:
-    if plan.is_bus_in_band and backend in _NO_BUS_IN_BAND:
-        message = f"{backend} cannot run the bus in band: {_NO_BUS_IN_BAND[backend]}"
-        substitute = "run it with --backend kernel, or take the bus from some nodes instead: bus_partition"
-        yield file.document.problem(("fabric", "kernel", "bus"), message, substitute)

@@ -173,11 +173,12 @@ def drawings_of(timeline: Timeline) -> tuple[Drawing, ...]:
 
 
 def replay_command(timeline: Timeline) -> str:
-    """Return the command that runs the same faults again, given the scenario's file."""
+    """Return the command that runs the same faults again: beside the journal, or given the scenario's file where that has no plan."""
     header = timeline.header
-    options = [f"--seed {header['seed']}"]
-    if header["backend"] != "sim":
-        options.append(f"--backend {header['backend']}")
+    options = [] if header["backend"] == "sim" else [f"--backend {header['backend']}"]
+    if timeline.has_plan:
+        return " ".join(["erfs replay journal.jsonl", *options])
+    options.insert(0, f"--seed {header['seed']}")
     if not header["is_protecting"]:
         options.append("--no-protection")
     options += [f"--set {shlex.quote(f'{name}={value}')}" for name, value in header.get("parameters", {}).items()]

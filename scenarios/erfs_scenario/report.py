@@ -400,7 +400,7 @@ class Report(_Value):
     is_bus_in_band: bool
     """Whether the bus ran over the fabric's own links."""
     replay: str
-    """The command that runs the same faults again."""
+    """The command that runs the same faults again, in the folder of this report."""
     fabric: FabricSummary
     measured_from_ns: int | None
     measured_until_ns: int

@@ -1,4 +1,4 @@
-"""Write the JSON Schemas that others rely on: of a scenario file and of report.json. Run by `make docs`.
+"""Write the JSON Schemas that others rely on: of a scenario file, report.json and campaign.json. Run by `make docs`.
 
 Rule 1: the models are the source; the files are generated and never edited.
 Rule 2: editors see a file before its parameters are put in: wherever a value is not just any text, "${name}" may stand instead.
@@ -8,11 +8,16 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from erfs_scenario.campaign_report import CampaignReport
 from erfs_scenario.report import Report
 from erfs_scenario.schema import Scenario
 
 FOLDER: Final = Path(__file__).parent
-SCHEMAS: Final = {"scenario": "scenario.schema.json", "report": "report.schema.json"}
+SCHEMAS: Final = {
+    "scenario": "scenario.schema.json",
+    "report": "report.schema.json",
+    "campaign": "campaign.schema.json",
+}
 
 
 _PARAMETER: Final = {"type": "string", "pattern": r"\$\{[\w-]+\}", "description": "A parameter of the scenario."}
@@ -20,7 +25,7 @@ _NOT_FILLED_IN: Final = ("parameters", "includes")
 
 
 def schema_of(kind: str) -> dict[str, Any]:
-    """Return the JSON Schema of *kind*, "scenario" or "report"."""
+    """Return the JSON Schema of *kind*, one of `SCHEMAS`."""
     if kind == "scenario":
         schema = Scenario.model_json_schema()
         apart = {name: schema["properties"][name] for name in _NOT_FILLED_IN}
@@ -28,7 +33,7 @@ def schema_of(kind: str) -> dict[str, Any]:
         schema["properties"] |= apart
         schema["$defs"]["parameter"] = _PARAMETER
     else:
-        schema = Report.model_json_schema(mode="serialization")
+        schema = (Report if kind == "report" else CampaignReport).model_json_schema(mode="serialization")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
 
 

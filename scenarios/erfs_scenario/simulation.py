@@ -16,7 +16,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from erfs.aio.edge import filters
 from erfs.aio.memory import BusConditions, MemoryBroker, MemoryClient
 from erfs.errors import Bug
-from erfs.fabric import LinkEnd
+from erfs.fabric import Fabric, LinkEnd
 from erfs.faults import PHYSICAL, Fault, FaultKind
 from erfs.ids import NodeId
 from erfs.messages import CONTROLLER, DrainAnswer, Drains, Installed, Leader, Program
@@ -45,7 +45,16 @@ BROKER: Final = NodeId("broker")
 PROGRESS_STEPS: Final = 200
 
 
-def simulate(plan: Plan, *, record: Record, on_progress: Callable[[int], None]) -> None:
+MakeController = Callable[[Fabric, ControllerTimers, str, int, Drains | None], ControllerCore]
+
+
+def simulate(
+    plan: Plan,
+    *,
+    record: Record,
+    on_progress: Callable[[int], None],
+    make_controller: MakeController = ControllerCore,
+) -> None:
     """
     Run *plan* from its first instant to its last.
 
@@ -53,12 +62,13 @@ def simulate(plan: Plan, *, record: Record, on_progress: Callable[[int], None]) 
         plan: What to run.
         record: Called with (at_ns, event, fields) for everything that happens, in order of time.
         on_progress: Called with the simulated instant, some hundred times at most.
+        make_controller: Called with a controller's arguments each time one starts; what checks the referee puts a faulty one here.
 
     Cost: proportional to what happens, not to the time that passes; an undisturbed fabric costs one event a second (the
     leader's refresh).
     """
     with _rare_collections():
-        Simulation(plan, record, on_progress).run()
+        Simulation(plan, record, on_progress, make_controller).run()
 
 
 @contextmanager
@@ -302,7 +312,7 @@ class _Controller(_Member[ControllerCommand]):
         """Start a controller that remembers the last epoch."""
         plan = self._simulation.plan
         self._boot_count += 1
-        self._core = ControllerCore(
+        self._core = self._simulation.make_controller(
             plan.fabric, _controller_timers(plan), f"controller-{self._boot_count}", self._epoch, self._drains
         )
         self._begin(self._core, self._core.start(self._queue.now_ns), self._core.last_will())
@@ -387,8 +397,15 @@ class _Controller(_Member[ControllerCommand]):
 
 
 class Simulation:
-    def __init__(self, plan: Plan, record: Record, on_progress: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        record: Record,
+        on_progress: Callable[[int], None],
+        make_controller: MakeController = ControllerCore,
+    ) -> None:
         self.plan = plan
+        self.make_controller = make_controller
         timing, timers = plan.timing, plan.timers
         self.broker: MemoryBroker[Publish] = MemoryBroker(
             stream(plan.seed, "bus"),

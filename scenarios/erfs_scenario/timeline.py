@@ -108,6 +108,8 @@ class Timeline:
     """Everything the cores and the backend said, in order."""
     loops: list[dict[str, Any]]
     abort_reason: str | None
+    has_plan: bool
+    """Whether the journal has the whole plan, which can then be run again from it."""
     delay_ns: int = 0
     """How long after its plan the run was ready; everything planned moves by that."""
 
@@ -119,6 +121,7 @@ class Timeline:
 _OWN_EVENTS = frozenset(
     {
         "run_started",
+        "run_planned",
         "measurement_started",
         "measurement_finished",
         "flow_changed",
@@ -147,6 +150,7 @@ def read_timeline(records: Iterable[dict[str, Any]]) -> Timeline:
     weights: dict[str, int] = {}
     flow_count = 0
     abort_reason = None
+    has_plan = False
     delay_ns = 0
     changes: dict[FlowId, list[tuple[int, int, str]]] = {}
     flow_weights: dict[FlowId, dict[str, int]] = {}
@@ -161,6 +165,8 @@ def read_timeline(records: Iterable[dict[str, Any]]) -> Timeline:
             case "run_started" if header is None:
                 header = record
                 faults = {str(part["id"]): FaultTimes(part) for part in record["faults"]}
+            case "run_planned":
+                has_plan = True
             case "measurement_started":
                 started, weights, flow_count = at_ns, record["weights"], record["flows"]
             case "measurement_finished":
@@ -217,6 +223,7 @@ def read_timeline(records: Iterable[dict[str, Any]]) -> Timeline:
         marks=marks,
         loops=loops,
         abort_reason=abort_reason,
+        has_plan=has_plan,
         delay_ns=delay_ns,
     )
 

@@ -8,7 +8,7 @@ import pytest
 from erfs.errors import ConfigError
 from erfs.fabric import Fabric
 from erfs.faults import LINK_KINDS, NODE_KINDS, FaultKind
-from erfs_scenario.backends import BACKENDS, kinds_of, refuse_unsupported
+from erfs_scenario.backends import BACKENDS, kinds_of, refuse_plan, refuse_unsupported
 from erfs_scenario.plan import compile_plan
 from erfs_scenario.schema import parse_scenario
 from tests.scenario.test_run import erfs
@@ -135,3 +135,14 @@ def test_a_plan_for_the_kernel_is_made_on_the_fabric_that_the_scenario_names_for
     assert "fat-tree k=4" in erfs("plan", "s.yaml", "--backend", "kernel", folder=tmp_path).stdout
     assert "fat-tree" not in erfs("plan", "s.yaml", folder=tmp_path).stdout
     assert erfs("check", "s.yaml", "--backend", "kernel", folder=tmp_path).returncode == 0
+
+
+def test_a_plan_without_its_scenario_is_refused_by_the_first_fault_in_time_of_each_kind(fat_tree: Fabric) -> None:
+    plan = compile_plan(parse_scenario(SCENARIO.encode(), "s.yaml"), fat_tree)
+    with pytest.raises(ConfigError) as told:
+        refuse_plan(plan, "live", "p.json")
+
+    assert str(told.value) == (
+        'p.json: fault "rate_limit-3": live cannot do rate_limit: no packets are sent (run it with --backend kernel)'
+    )
+    refuse_plan(plan, "kernel", "p.json")

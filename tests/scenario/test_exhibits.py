@@ -137,6 +137,8 @@ def test_a_report_tells_what_it_cannot_tell_and_how_to_run_it_again() -> None:
     report = run(affected((A, B, "near")), begins(), ends())
     assert any("Delays are settings" in limit for limit in report.limits)
     assert report.replay == "erfs run n.yaml --seed 1"
+    planned = run(at(0, "run_planned", plan={}), affected((A, B, "near")), begins(), ends())
+    assert planned.replay == "erfs replay journal.jsonl", "its journal is all it takes"
     broken_off = run(affected((A, B, "near")), begins(), is_finished=False)
     assert any("breaks off" in limit for limit in broken_off.limits)
 

@@ -103,7 +103,9 @@ def test_the_journal_names_nothing_of_this_machine(folder: Path, out: Path) -> N
 def test_an_earlier_run_is_not_overwritten_unless_forced(folder: Path) -> None:
     refused = erfs("run", "small.yaml", folder=folder)
     assert (refused.returncode, refused.stdout) == (64, "")
-    assert refused.stderr.startswith("erfs: out/small-seed1: there is a run in this folder already (name another")
+    assert refused.stderr.startswith(
+        "erfs: out/small-seed1: there is a journal.jsonl in this folder already (name another"
+    )
     forced = erfs("run", "small.yaml", "--force", "--json", folder=folder)
     assert forced.returncode == 0
     assert json.loads(forced.stdout)["verdict"]["outcome"] == "passed"
