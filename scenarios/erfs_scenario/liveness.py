@@ -3,11 +3,14 @@
 Rule 1: the agent's own session core decides (`erfs_agent.probing`); here is only when it has to be asked.
 Rule 2: a session is asked from the instant at which a silent fault first touches its link until it has settled again; nor is it
 asked while nothing gets through and both ends know it.
-Rule 3: before and after, only the phases of the packets matter: they are drawn, as they would be at a random instant.
+Rule 3: nor is it asked while a little is lost at random and both ends are up, until packets enough in a row are lost to matter.
+Rule 4: before and after, only the phases of the packets matter: they are drawn, as they would be at a random instant.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from random import Random
 from typing import Final, Protocol
@@ -36,6 +39,8 @@ from erfs_scenario.dataplane import DataPlane, Share
 from erfs_scenario.event_queue import Alarm, EventQueue
 
 _JITTER_BITS: Final = 16
+# Beyond one packet in twenty, losses in a row come too often for it to pay.
+_REST_LOSS_MAX: Final = Fraction(1, 20)
 TRIP_NS: Final = 500 * US
 """
 From one end's sending to the other's judgement: what separates the medians of both ends in docs/sessions.md, 27.7 and 28.2 ms.
@@ -67,6 +72,9 @@ class Draws(Protocol):
     def is_lost(self, sender: LinkEnd, share: Share) -> bool:
         """Return whether a packet is lost on a lane of which only *share* gets through."""
 
+    def packets_before(self, chance: Share) -> int:
+        """Return how many packets pass before the first of which each has this *chance*, below 1."""
+
 
 class RandomDraws:
     """Chance from one generator."""
@@ -88,6 +96,10 @@ class RandomDraws:
     def is_lost(self, sender: LinkEnd, share: Share) -> bool:
         """Return whether a packet is lost."""
         return self._rng.randrange(share.denominator) >= share.numerator
+
+    def packets_before(self, chance: Share) -> int:
+        """Return a geometric draw."""
+        return int(math.log(1 - self._rng.random()) / math.log1p(-float(chance)))
 
 
 def jittered(interval_ns: int, bits: int) -> int:
@@ -119,6 +131,10 @@ class _End:
         self.heard = b""
         """The last packet that arrived."""
         self.heard_ns = 0
+        self.is_missed = False
+        """Whether the last packet sent was lost."""
+        self.doomed = 0
+        """So many of the next packets will be lost, as has been drawn before."""
 
     @property
     def state(self) -> SessionState:
@@ -158,6 +174,9 @@ class LinkSession:
         self._draws = draws
         self._tell = tell
         self._is_paused = False
+        self._rest_count = 0
+        self._resting: int | None = None
+        """Which rest this is, while there is one."""
         self._under_way = 0
         self._ends = {
             at: _End(at, far, link.id, Alarm(queue, partial(self._wake, at)))
@@ -183,6 +202,7 @@ class LinkSession:
 
     def stop(self, at: LinkEnd, *, is_told: bool) -> None:
         """End the core of the end *at*: its agent is gone; unless its node is too, the far end *is_told*."""
+        self._end_rest()
         end = self._ends[at]
         if end.core is None:
             return
@@ -194,6 +214,7 @@ class LinkSession:
 
     def truth_changed(self) -> None:
         """Take notice that something else gets through now."""
+        self._end_rest()
         for end in self._ends.values():
             end.heard = b""  # what was heard before proves nothing any more
         self._resume()
@@ -263,7 +284,12 @@ class LinkSession:
 
     def _send(self, end: _End, command: Send) -> None:
         share = self._share_from(end.at)
-        if share == 1 or (share and not self._draws.is_lost(end.at, share)):
+        if end.doomed and share != 1:
+            end.doomed -= 1
+            end.is_missed = True
+            return
+        end.is_missed = share != 1 and (not share or self._draws.is_lost(end.at, share))
+        if not end.is_missed:
             self._under_way += 1
             self._queue.after(TRIP_NS, partial(self._arrive, self._ends[end.far], command.payload))
 
@@ -276,6 +302,53 @@ class LinkSession:
                 for one in self._ends.values():
                     one.core = None
                 self._settled()
+            elif self._may_rest:
+                self._rest()
+
+    # --- a little loss -----------------------------------------------------------------------------------------------------
+    @property
+    def _may_rest(self) -> bool:
+        """Whether both ends are up, have missed nothing since they heard each other last, and will seldom miss something."""
+        return all(
+            end.state is SessionState.UP
+            and not end.is_missed
+            and not end.doomed
+            and 1 - self._share_from(end.at) <= _REST_LOSS_MAX
+            and _is_usual(end.heard)
+            for end in self._ends.values()
+        )
+
+    def _rest(self) -> None:
+        """
+        Ask nobody anything until packets of one end are lost in a row, all but one of as many as a detection takes.
+
+        Fewer tell no end anything. How long that takes is drawn: each packet begins such a row with the same chance, and packets are
+        seven eighths of an interval apart on average.
+        """
+        row = max(1, self._timing.multiplier - 1)
+        waits = [
+            (self._draws.packets_before((1 - share) ** row), end.at)
+            for end in self._ends.values()
+            if (share := self._share_from(end.at)) != 1
+        ]
+        packets, doomed = min(waits)
+        for end in self._ends.values():
+            end.core = None
+        self._rest_count += 1
+        self._resting = self._rest_count
+        wait_ns = (packets + 1) * self._timing.interval_ns * 7 // 8
+        self._queue.after(wait_ns, partial(self._stir, self._rest_count, self._ends[doomed], row))
+
+    def _stir(self, rest: int, end: _End, row: int) -> None:
+        """Go on with a row of losses, unless that rest is over already."""
+        if self._resting == rest:
+            end.doomed = row
+            self._end_rest()
+
+    def _end_rest(self) -> None:
+        if self._resting is not None:
+            self._resting = None
+            self.begin_up()
 
     def _arm(self, end: _End) -> None:
         if end.core is not None and not self._is_paused:

@@ -164,6 +164,9 @@ class AsTicking:
     def is_lost(self, sender: LinkEnd, share: Share) -> bool:
         return self.fate.is_lost(sender, int(PPM - share * PPM))
 
+    def packets_before(self, chance: Share) -> int:
+        raise AssertionError("so much loss gives nobody rest")
+
 
 class Nothing:
     """No other source of events."""
@@ -318,6 +321,49 @@ def test_neither_an_undisturbed_session_nor_a_long_silence_costs_events() -> Non
     assert len(verdicts(shortcut.said, SessionUp)) == 2
     assert len(shortcut.instants) < 100
     assert len(shortcut.queue) == 0
+
+
+def test_a_little_loss_is_followed_only_where_packets_are_lost_in_a_row() -> None:
+    """A day of it: 20 million packets, of which two in a row are lost some 2,000 times (10 million a way, one in ten thousand)."""
+    steps = [Step(FIRST_NS, loss_ppm=10_000), Step(FIRST_NS + 86_400 * SECOND)]
+    shortcut = Shortcut(lambda _: RandomDraws(stream(1, "session")), steps, 90_000 * SECOND)
+
+    assert 4_000 < len(shortcut.instants) < 30_000
+    assert len(shortcut.queue) == 0
+
+
+def test_a_session_that_rests_goes_down_as_often_as_one_that_ticks() -> None:
+    """Three in a row of 4 %, in ten minutes and both ways: 137 thousand packets by 64 in a million is 8.4 at a time."""
+    steps = [Step(FIRST_NS, loss_ppm=40_000), Step(FIRST_NS + 600 * SECOND)]
+    fallen = [
+        len(
+            {at_ns // SECOND for at_ns, _, _ in verdicts(Shortcut(rested(seed), steps, 610 * SECOND).said, SessionDown)}
+        )
+        for seed in range(40)
+    ]
+    ticked = [
+        len({at_ns // SECOND for at_ns, _, _ in verdicts(Ticking(seed, steps, 610 * SECOND).said, SessionDown)})
+        for seed in range(2)
+    ]
+
+    assert sum(fallen) / 40 == pytest.approx(8.4, rel=0.2)
+    assert sum(ticked) / 2 == pytest.approx(8.4, rel=0.5)
+
+
+def rested(seed: int) -> Callable[[object], Draws]:
+    return lambda _: RandomDraws(stream(seed, "session"))
+
+
+def test_a_session_that_rests_notices_when_nothing_gets_through_any_more() -> None:
+    silent_ns = FIRST_NS + 100 * SECOND
+    steps = [Step(FIRST_NS, loss_ppm=1_000), Step(silent_ns, True, True), Step(silent_ns + SECOND)]
+    said = Shortcut(rested(1), steps, silent_ns + 5 * SECOND).said
+
+    downs = verdicts(said, SessionDown)
+    assert {node for _, node, _ in downs} == {LEAF.node, SPINE.node}
+    assert all(
+        DETECTION_NS - TIMING.interval_ns <= at_ns - silent_ns <= DETECTION_NS + TRIP_NS + MS for at_ns, _, _ in downs
+    )
 
 
 def test_phases_are_as_likely_as_they_are_long() -> None:
