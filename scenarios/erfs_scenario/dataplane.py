@@ -135,6 +135,10 @@ class DataPlane:
         """Return whether packets get through *link* both ways, though some of them may be lost."""
         return self.working[self.link_index[link]]
 
+    def ends_of(self, link: int) -> tuple[int, int]:
+        """Return the nodes at both ends of the link with this index."""
+        return self._ends[link]
+
     def lane_index(self, sender: LinkEnd) -> int:
         """Return the number of the lane on which *sender* sends; the link's other lane differs in the lowest bit."""
         return self._port_far[self.node_index[sender.node]][sender.port][0]

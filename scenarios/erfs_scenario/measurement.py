@@ -175,12 +175,10 @@ class Meter:
         self._flows = list(flows.values())
         self._flows_at: dict[tuple[str, int], list[_Flow]] = {}
         self._flows_from: dict[str, list[_Flow]] = {}
-        self._flows_of_target: dict[str, list[_Flow]] = {}
         for flow in self._flows:
             for node in (*flow.source.attachments, *(flow.source.members if flow.source.is_single else ())):
                 self._flows_at.setdefault((flow.target.id, node), []).append(flow)
             self._flows_from.setdefault(flow.source.id, []).append(flow)
-            self._flows_of_target.setdefault(flow.target.id, []).append(flow)
         self._lost: dict[int, _Flow] = {}
 
     # --- the backend's calls --------------------------------------------------------------------------------------------
@@ -222,7 +220,10 @@ class Meter:
         if links and self._is_started:
             for target in self._targets.values():
                 crossing = _Crossing(self._plane, target, links)
-                for flow in self._flows_of_target.get(target.id, ()):
+                upstream = {
+                    flow.index: flow for node in crossing.upstream for flow in self._flows_at.get((target.id, node), ())
+                }
+                for _, flow in sorted(upstream.items()):
                     share, is_far = crossing.of(flow.source)
                     if share:
                         affected.append(flow)
@@ -450,6 +451,22 @@ class _Crossing:
         self._links = links
         self._target = target
         self._known: dict[tuple[int, int], tuple[Share, bool]] = {}
+        ends = {node for link in links for node in plane.ends_of(link)}
+        self._upstream = [self._found_upstream(walk, ends) for walk in target.walks]
+        self.upstream = frozenset().union(*self._upstream)
+        """The nodes some of whose traffic may cross the links; of endpoints only those at their ends."""
+
+    def _found_upstream(self, walk: Walk, ends: set[int]) -> frozenset[int]:
+        """Return the nodes at the *ends* of the links, and the switches that send to them by some way."""
+        found = set(ends)
+        waiting = [node for node in ends if self._plane.is_switch[node]]
+        while waiting:
+            node = waiting.pop()
+            for above in self._plane.neighbours[node]:
+                if above not in found and self._plane.is_switch[above] and node in walk.next_switches(above):
+                    found.add(above)
+                    waiting.append(above)
+        return frozenset(found)
 
     def of(self, source: _Source) -> tuple[Share, bool]:
         """Return (share that crosses, whether another node than the one that sends over the links must act)."""
@@ -468,6 +485,8 @@ class _Crossing:
         return walk, path
 
     def _at(self, number: int, node: int) -> tuple[Share, bool]:
+        if self._plane.is_switch[node] and node not in self._upstream[number]:
+            return 0, False
         known = self._known.get((number, node))
         if known is not None:
             return known

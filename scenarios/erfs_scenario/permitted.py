@@ -28,21 +28,25 @@ class Permission:
                 entry = (index, plane.node_index[far.node], goes_up(fabric, link, near.node))
                 self._trunks[plane.node_index[near.node]].append(entry)
         self._version = -1
-        self._reaching: dict[tuple[int, ...], frozenset[int]] = {}
+        self._climbs: dict[int, frozenset[int]] = {}
         self._component: list[int] = []
 
-    def reaching(self, targets: Iterable[int]) -> frozenset[int]:
+    def has_way(self, sources: Iterable[int], targets: Iterable[int]) -> bool:
         """
-        Return the switches with a permitted path to any of the switches *targets*, these included if they have power.
+        Return whether any of the switches *sources* has a permitted path to any of the switches *targets*.
 
-        Cost: O(trunks), once for each set of targets and physical state.
+        Where valleys are forbidden a path climbs and then descends, so there is one if and only if what both ends can climb to has a
+        switch in common.
+
+        Cost: O(trunks that lead up from there), once for each switch and physical state.
         """
         self._take_over()
-        key = tuple(sorted(targets))
-        found = self._reaching.get(key)
-        if found is None:
-            found = self._reaching[key] = self._search(key)
-        return found
+        if not self.is_valley_free:
+            return self.is_connected(sources, targets)
+        climbed: set[int] = set()
+        for node in targets:
+            climbed |= self._above(node)
+        return any(not climbed.isdisjoint(self._above(node)) for node in sources)
 
     def is_connected(self, sources: Iterable[int], targets: Iterable[int]) -> bool:
         """Return whether any of the switches *sources* has any path at all, valleys included, to any of *targets*."""
@@ -65,34 +69,33 @@ class Permission:
     def cause(self, source: NodeId, target: NodeId) -> str:
         """Return why a flow between two endpoints that is not served in full is not: is there a way, one that policy forbids, or none?"""
         sources, targets = self.attachments(source), self.attachments(target)
-        if sources & self.reaching(targets):
+        if self.has_way(sources, targets):
             return NOT_RECOVERED
         return CUT_BY_POLICY if self.is_connected(sources, targets) else CUT
 
     def _take_over(self) -> None:
         if self._version != self._plane.state_version:
             self._version = self._plane.state_version
-            self._reaching = {}
+            self._climbs = {}
             self._component = []
 
-    def _search(self, targets: Iterable[int]) -> frozenset[int]:
-        powered = self._plane.is_powered
-        start = [node for node in targets if powered[node]]
-        if not self.is_valley_free:
-            return self._spread(start, downwards=True, upwards=True)
-        # Backwards from the targets: first the nodes from which every step leads down, then those that climb to one of them.
-        return self._spread(self._spread(start, downwards=True), upwards=True)
+    def _above(self, switch: int) -> frozenset[int]:
+        """Return the switches that *switch* can climb to, itself included; none without power."""
+        found = self._climbs.get(switch)
+        if found is None:
+            found = self._climbs[switch] = self._spread(switch, is_climbing=True)
+        return found
 
-    def _spread(self, start: Iterable[int], *, downwards: bool = False, upwards: bool = False) -> frozenset[int]:
-        """Return *start* and the nodes from which steps of the allowed directions lead to it."""
+    def _spread(self, start: int, *, is_climbing: bool) -> frozenset[int]:
+        """Return the switches that can be reached from *start* over working links, if *is_climbing* over those that lead up."""
+        if not self._plane.is_powered[start]:
+            return frozenset()
         working = self._plane.working
-        found = set(start)
-        waiting = sorted(found)
+        found = {start}
+        waiting = [start]
         while waiting:
-            node = waiting.pop()
-            for link, far, is_up in self._trunks[node]:
-                # The step is taken from far to node: it leads down where node to far leads up.
-                if working[link] and far not in found and (downwards if is_up else upwards):
+            for link, far, is_up in self._trunks[waiting.pop()]:
+                if far not in found and (is_up or not is_climbing) and working[link]:
                     found.add(far)
                     waiting.append(far)
         return frozenset(found)
@@ -101,6 +104,6 @@ class Permission:
         component = [-1] * len(self._plane.nodes)
         for start in range(len(component)):
             if component[start] < 0:
-                for node in self._spread([start], downwards=True, upwards=True):
+                for node in self._spread(start, is_climbing=False):
                     component[node] = start
         return component
