@@ -108,6 +108,7 @@ class Fault:
         rate_bps: Of ``rate_limit``: what is left.
         strength: Of ``drain``, "hard" or "soft".
         force: Of ``drain``, why it is to be done though the path floor forbids it; empty: it is not forced.
+        natural_ns: Of those drawn at an accelerated rate: how long it would last without the acceleration; 0 where that is not known.
     """
 
     id: str
@@ -122,6 +123,7 @@ class Fault:
     rate_bps: int = 0
     strength: str = ""
     force: str = ""
+    natural_ns: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the fault as plain JSON values, for plans and journals; what its kind has no use for is left out."""
@@ -135,7 +137,7 @@ class Fault:
         }
         if self.ends:
             found["ends"] = [f"{end.node}:{end.port}" for end in self.ends]
-        for name in ("loss_ppm", "period_ns", "rate_bps", "strength", "force"):
+        for name in ("loss_ppm", "period_ns", "rate_bps", "strength", "force", "natural_ns"):
             if value := getattr(self, name):
                 found[name] = value
         return found

@@ -18,9 +18,9 @@ from erfs.messages import Member
 from erfs.units import PPM
 from erfs_scenario.behaviours import Behaviour, behaviours
 from erfs_scenario.dataplane import DataPlane
-from erfs_scenario.figures import availability_figures
+from erfs_scenario.figures import availability_figures, natural_figures
 from erfs_scenario.injection import PhysicalFaults
-from erfs_scenario.judging import lost_with_path_ns, set_report
+from erfs_scenario.judging import costs_json, jobs_of, lost_with_path_ns, set_report
 from erfs_scenario.measurement import Meter, Record
 from erfs_scenario.plan import Plan
 from erfs_scenario.timeline import attribute, read_timeline
@@ -60,9 +60,16 @@ def run_baselines(plan: Plan, record: Record) -> None:
             "is_validated": behaviour.is_validated,
             "source": behaviour.source,
             "demand_sets": [part.model_dump() for part in sets],
-            "figures": [figure.model_dump() for figure in availability_figures(timeline, outages, sets)],
+            "figures": [
+                figure.model_dump()
+                for figure in (
+                    *availability_figures(timeline, outages, sets),
+                    *natural_figures(timeline, outages, sets),
+                )
+            ],
+            "jobs": {job: part.model_dump() for job, part in jobs_of(timeline).items()},
             "lost_demand_ns": {fault.id: lost_with_path_ns(timeline, outages, fault) for fault in faults},
-        }
+        } | costs_json(timeline, outages)
         record(plan.duration_ns, MEASURED, fields)
 
 

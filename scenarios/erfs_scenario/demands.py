@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from erfs.ids import NodeId
+from erfs_scenario.jobs import Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,13 @@ class DemandSet:
     is_job: bool = False
     endpoints: tuple[NodeId, ...] = ()
     pairs: tuple[tuple[NodeId, NodeId], ...] = ()
+    training: Training | None = None
+    """Of a job whose goodput is asked for: what it does about outages."""
+
+    @property
+    def members(self) -> frozenset[NodeId]:
+        """Return the endpoints that talk to each other."""
+        return frozenset(self.endpoints) | {endpoint for pair in self.pairs for endpoint in pair}
 
     @property
     def count(self) -> int:
@@ -96,6 +104,14 @@ def sampled_pairs(endpoints: Sequence[NodeId], count: int, rng: random.Random) -
     pair_count = size * (size - 1)
     drawn = range(pair_count) if count >= pair_count else rng.sample(range(pair_count), count)
     return tuple(pair_of(endpoints, number) for number in sorted(drawn))
+
+
+def ring_of_each(members: Sequence[NodeId], rail_of: Mapping[NodeId, str]) -> tuple[tuple[NodeId, NodeId], ...]:
+    """Return the demands of a ring over those *members* that share a rail, for each rail in its order."""
+    by_rail: dict[str, list[NodeId]] = {}
+    for member in members:
+        by_rail.setdefault(rail_of[member], []).append(member)
+    return tuple(pair for rail in sorted(by_rail) for pair in ring_pairs(by_rail[rail]))
 
 
 def ring_pairs(members: Sequence[NodeId]) -> tuple[tuple[NodeId, NodeId], ...]:

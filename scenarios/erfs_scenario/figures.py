@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Final, TypeVar
 
 from erfs.units import PPM
+from erfs_scenario.costs import Owed, Weight, lost_in, weights_by_nature
 from erfs_scenario.plan import stream
 from erfs_scenario.report import Baseline, FaultReport, Figure, IntervalReport, RefusalReport, SetReport
 from erfs_scenario.statistics import (
@@ -25,6 +26,10 @@ from erfs_scenario.statistics import (
 from erfs_scenario.timeline import CUT, CUT_BY_POLICY, Attribution, Outage, Timeline
 
 PERCENTILES: Final = (0.5, 0.95, 0.99)
+_BY_NATURE: Final = (
+    "the same without acceleration: of each event, what lasted until its fault ended weighs as much as that is long by nature, what was"
+    " over before as it was, and there are as many fewer events"
+)
 _RESAMPLED: Final = "; interval: what as many other events of the same kinds would have given, the length of the run and what has a path being as here"
 
 T = TypeVar("T")
@@ -76,6 +81,7 @@ def figures_of(
     return (
         *recovery_figures(faults, timeline.header["expectations"], timeline.finished_ns),
         *availability_figures(timeline, outages, sets),
+        *natural_figures(timeline, outages, sets),
         *(figure for one in baselines for figure in difference_figures(one, faults, timeline.header["seed"])),
     )
 
@@ -120,9 +126,7 @@ def recovery_figures(
 
 def availability_figures(timeline: Timeline, outages: Attribution, sets: Sequence[SetReport]) -> list[Figure]:
     """Return availability in its definitions for each demand set, with what resampling the events says of it."""
-    events = together(
-        (int(fault.plan["at_ns"]), fault.id) for fault in timeline.faults if fault.effective_at_ns is not None
-    )
+    events = _events_in(timeline)
     by_outage = _event_of_each(outages, events)
     duration_ns = 0 if timeline.started_ns is None else timeline.finished_ns - timeline.started_ns
     found: list[Figure] = []
@@ -130,6 +134,7 @@ def availability_figures(timeline: Timeline, outages: Attribution, sets: Sequenc
         # The last place is for what no event caused.
         lost_all = [0] * (len(events) + 1)
         lost_with_path = [0] * (len(events) + 1)
+        not_in_full = [0] * (len(events) + 1)
         down: list[tuple[int, int, int]] = []
         for outage in timeline.outages:
             demands = timeline.flow_weights[outage.flow].get(part.name, 0)
@@ -142,6 +147,7 @@ def availability_figures(timeline: Timeline, outages: Attribution, sets: Sequenc
                 lost_all[place] += lost
                 if segment.cause not in (CUT, CUT_BY_POLICY):
                     lost_with_path[place] += lost
+                    not_in_full[place] += PPM * (segment.end_ns - segment.start_ns) * demands
         with_path_ns = part.total_demand_ns - part.pathless_demand_ns
         found += [
             _availability(
@@ -163,6 +169,18 @@ def availability_figures(timeline: Timeline, outages: Attribution, sets: Sequenc
                 "served demand-time over all demand-time, cut or not",
             ),
         ]
+        if part.pair_availability_ppm is not None:
+            found.append(
+                _availability(
+                    timeline,
+                    "pair availability",
+                    part,
+                    part.pair_availability_ppm,
+                    not_in_full,
+                    with_path_ns * PPM,
+                    "time in which a pair was served in full over time in which it had a permitted path, of all pairs together",
+                )
+            )
         if part.job_availability_ppm is not None:
             found.append(
                 _availability(
@@ -176,6 +194,89 @@ def availability_figures(timeline: Timeline, outages: Attribution, sets: Sequenc
                 )
             )
     return found
+
+
+def natural_figures(timeline: Timeline, outages: Attribution, sets: Sequence[SetReport]) -> list[Figure]:
+    """
+    Return the availability that the same events would leave if they came and were mended as they do by nature.
+
+    Nothing where no rate was accelerated; a refusal where it is not known that repairs were scaled as the rates were.
+    """
+    rates = timeline.header.get("rates", ())
+    if all(use["acceleration"] == 1 for use in rates):
+        return []
+    weights = weights_by_nature(timeline)
+    events = _events_in(timeline)
+    place_of = {fault: place for place, event in enumerate(events) for fault in event}
+    owed = Owed(timeline, outages)
+    duration_ns = 0 if timeline.started_ns is None else timeline.finished_ns - timeline.started_ns
+    found: list[Figure] = []
+    for part in sets:
+        losses = _natural_losses(timeline, owed, weights, place_of, part) if not isinstance(weights, str) else None
+        with_path_ns = part.total_demand_ns - part.pathless_demand_ns
+        wanted = {
+            "availability": with_path_ns * PPM,
+            "availability of all": part.total_demand_ns * PPM,
+            "pair availability": with_path_ns * PPM,
+        }
+        if part.is_job:
+            wanted["job availability"] = duration_ns
+        for name, whole in wanted.items():
+            lost = [0] if losses is None else losses[name]
+            value_ppm = (whole - sum(lost)) * PPM // whole if whole else 0
+            title = f"{name} at natural rates"
+            figure = _availability(timeline, title, part, value_ppm, lost, whole, _BY_NATURE)
+            if isinstance(weights, str):
+                refusal = RefusalReport(reason=weights, events_needed=None)
+                figure = figure.model_copy(
+                    update={"value": None, "interval": None, "refusal": refusal, "events": len(events)}
+                )
+            found.append(figure)
+    return found
+
+
+def _natural_losses(
+    timeline: Timeline,
+    owed: Owed,
+    weights: Mapping[str, tuple[Weight, Weight]],
+    place_of: Mapping[str, int],
+    part: SetReport,
+) -> dict[str, list[int]]:
+    """Return what each event, and last what none caused, would cost by nature: demand-time in millionths times ns, job time in ns."""
+    places = max(place_of.values(), default=-1) + 2
+    with_path, of_all, in_full, down = ([0] * places for _ in range(4))
+    pieces: list[tuple[int, int, int, int, Weight]] = []
+    for outage in timeline.outages:
+        demands = timeline.flow_weights[outage.flow].get(part.name, 0)
+        if not demands:
+            continue
+        for number, piece in enumerate(owed.pieces_of(outage)):
+            lasting, passing = (Weight(), Weight()) if piece.fault is None else weights[piece.fault]
+            weight = lasting if piece.is_lasting else passing
+            place = places - 1 if piece.fault is None else place_of[piece.fault]
+            lost = lost_in(outage.segments, piece)
+            of_all[place] += weight.of(lost.of_all * demands)
+            with_path[place] += weight.of(lost.with_path * demands)
+            in_full[place] += weight.of(lost.in_full * demands)
+            pieces.append((piece.start_ns, piece.end_ns, place, number, weight))
+    reached = 0
+    for start_ns, end_ns, place, _, weight in sorted(pieces, key=lambda one: one[:4]):
+        if end_ns > reached:
+            down[place] += weight.of(end_ns - max(start_ns, reached))
+            reached = end_ns
+    return {
+        "availability": with_path,
+        "availability of all": of_all,
+        "pair availability": in_full,
+        "job availability": down,
+    }
+
+
+def _events_in(timeline: Timeline) -> list[tuple[str, ...]]:
+    """Return the faults of each event that took effect, by name."""
+    return together(
+        (int(fault.plan["at_ns"]), fault.id) for fault in timeline.faults if fault.effective_at_ns is not None
+    )
 
 
 def difference_figures(baseline: Baseline, faults: Sequence[FaultReport], seed: int) -> list[Figure]:

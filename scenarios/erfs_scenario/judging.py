@@ -4,13 +4,16 @@ Rule 1: `judge` is a pure function of the journal's records, so that anyone can 
 Rule 2: it measures; whether that is good enough is decided in `erfs_scenario.verdict`.
 """
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from erfs.errors import ConfigError, Problem
 from erfs.journal import read
 from erfs.units import PPM
+from erfs_scenario.costs import costs_by_fault, down_by_fault
 from erfs_scenario.exhibits import (
     drawings_of,
     limits_of,
@@ -19,15 +22,20 @@ from erfs_scenario.exhibits import (
     service_of,
     worst_flows,
 )
+from erfs_scenario.fault_model import MONTH_NS
 from erfs_scenario.figures import figures_of
+from erfs_scenario.jobs import Training, stalls_of, work_of
 from erfs_scenario.report import (
     DEFINITIONS,
     Baseline,
     Chain,
+    Cost,
     FabricSummary,
     FaultReport,
     Figure,
+    Job,
     Probes,
+    Rate,
     Report,
     Return,
     SetReport,
@@ -37,6 +45,7 @@ from erfs_scenario.report import (
     Tally,
     Unserved,
 )
+from erfs_scenario.schema import TAIL_NS
 from erfs_scenario.timeline import (
     CUT,
     CUT_BY_POLICY,
@@ -44,12 +53,14 @@ from erfs_scenario.timeline import (
     SERVED,
     Attribution,
     FaultTimes,
+    FlowId,
+    Marks,
     Outage,
     Timeline,
     attribute,
     read_timeline,
 )
-from erfs_scenario.verdict import verdict_on
+from erfs_scenario.verdict import uncrossed_of, verdict_on
 
 # Enough to see what kind of demand it is; the journal has all of them.
 LISTED_MAX: Final = 50
@@ -74,7 +85,11 @@ def judge_records(records: Iterable[dict[str, Any]], source: str = "journal") ->
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(source, [Problem(0, f"not the journal of a run: {error}")]) from None
     outages = attribute(timeline)
-    faults = tuple(_fault_report(timeline, outages, fault) for fault in timeline.faults)
+    marks = Marks(timeline.marks)
+    outages_of: dict[FlowId, list[Outage]] = {}
+    for outage in timeline.outages:
+        outages_of.setdefault(outage.flow, []).append(outage)
+    faults = tuple(_fault_report(timeline, marks, outages, outages_of, fault) for fault in timeline.faults)
     header = timeline.header
     steady = _steady_state(timeline, outages)
     sets = tuple(set_report(timeline, part) for part in header["demands"])
@@ -97,13 +112,17 @@ def judge_records(records: Iterable[dict[str, Any]], source: str = "journal") ->
         steady_state=steady,
         probes=_probes(timeline),
         faults=faults,
+        uncrossed=tuple(fault.id for fault in uncrossed_of(faults)),
         service=service_of(timeline),
         outage_lengths=outage_lengths(outages),
         worst_flows=worst_flows(timeline, outages),
         drawings=drawings_of(timeline),
         demand_sets=sets,
+        jobs=jobs_of(timeline),
         baselines=baselines,
         figures=figures_of(timeline, outages, faults, sets, baselines),
+        costs=_costs(timeline, outages),
+        rates=tuple(_rate(use) for use in header.get("rates", ())),
         loops=loops,
         unserved=tuple(listed[:LISTED_MAX]),
         unserved_count=len(listed),
@@ -160,7 +179,13 @@ def _steady_state(timeline: Timeline, outages: Attribution) -> SteadyState:
     )
 
 
-def _fault_report(timeline: Timeline, outages: Attribution, fault: FaultTimes) -> FaultReport:
+def _fault_report(
+    timeline: Timeline,
+    marks: Marks,
+    outages: Attribution,
+    outages_of: Mapping[FlowId, Sequence[Outage]],
+    fault: FaultTimes,
+) -> FaultReport:
     effective_ns = fault.effective_at_ns
     end_ns = timeline.finished_ns if fault.ended_at_ns is None else fault.ended_at_ns
     own: dict[tuple[str, str], list[Outage]] = {}
@@ -203,7 +228,7 @@ def _fault_report(timeline: Timeline, outages: Attribution, fault: FaultTimes) -
         near=spread(recovered[False]),
         far=spread(recovered[True]),
         all=spread(recovered[False] + recovered[True]),
-        stages=_stages(timeline, fault),
+        stages=_stages(timeline, marks, fault),
         chain=_chain(timeline, fault),
         not_recovered=_tally(timeline, left[NOT_RECOVERED]),
         cut=_tally(timeline, left[CUT]),
@@ -211,8 +236,8 @@ def _fault_report(timeline: Timeline, outages: Attribution, fault: FaultTimes) -
         capacity_retained_min_ppm=min(capacity, default=None),
         bystanders=_tally(timeline, outages.bystanders.get(fault.id, [])),
         lost_demand_ns=lost_demand // PPM,
-        return_=_return(timeline, outages, fault, [*left[CUT], *left[CUT_BY_POLICY]]),
-        curve=_curve(timeline, fault),
+        return_=_return(timeline, marks, outages, fault, [*left[CUT], *left[CUT_BY_POLICY]]),
+        curve=_curve(timeline, outages_of, fault),
     )
 
 
@@ -223,22 +248,19 @@ def _lost_ppm_ns(outage: Outage, from_ns: int, until_ns: int) -> int:
     )
 
 
-def _stages(timeline: Timeline, fault: FaultTimes) -> Stages:
+def _stages(timeline: Timeline, marks: Marks, fault: FaultTimes) -> Stages:
     begin_ns = fault.effective_at_ns
     if begin_ns is None or not fault.is_physical:
         return Stages()
     end_ns = timeline.finished_ns if fault.ended_at_ns is None else fault.ended_at_ns
     links = set(fault.plan["links_hit"])
-    during = [record for record in timeline.marks if begin_ns <= record["at_ns"] <= end_ns]
 
     def first(event: str, *, after_ns: int = begin_ns, is_ours: bool = False) -> int | None:
         return next(
             (
                 int(record["at_ns"])
-                for record in during
-                if record["event"] == event
-                and record["at_ns"] >= after_ns
-                and (not is_ours or (record.get("link") in links and record.get("down", True)))
+                for record in marks.between(event, after_ns, end_ns)
+                if not is_ours or (record.get("link") in links and record.get("down", True))
             ),
             None,
         )
@@ -254,10 +276,8 @@ def _stages(timeline: Timeline, fault: FaultTimes) -> Stages:
     # Without a computation every change up to the end is protection's.
     changed = [
         int(record["at_ns"])
-        for record in during
-        if record["event"] == "change_acknowledged"
-        and (computed is None or record["at_ns"] <= computed)
-        and links & set(record.get("failures", ())) | set(fault.plan["nodes"]) & set(record.get("failures", ()))
+        for record in marks.between("change_acknowledged", begin_ns, end_ns if computed is None else computed)
+        if links & set(record.get("failures", ())) | set(fault.plan["nodes"]) & set(record.get("failures", ()))
     ]
     return Stages(
         detection_ns=since(detected),
@@ -271,8 +291,8 @@ def _stages(timeline: Timeline, fault: FaultTimes) -> Stages:
         cannot_reach_count=len(
             {
                 record["node"]
-                for record in during
-                if record["event"] == "cannot_reach_published" and record.get("destinations")
+                for record in marks.between("cannot_reach_published", begin_ns, end_ns)
+                if record.get("destinations")
             }
         ),
     )
@@ -301,7 +321,9 @@ def _chain(timeline: Timeline, fault: FaultTimes) -> Chain | None:
     )
 
 
-def _return(timeline: Timeline, outages: Attribution, fault: FaultTimes, pathless: Sequence[Outage]) -> Return:
+def _return(
+    timeline: Timeline, marks: Marks, outages: Attribution, fault: FaultTimes, pathless: Sequence[Outage]
+) -> Return:
     lost = outages.by_return.get(fault.id, [])
     tally = _tally(timeline, lost)
     ended_ns = fault.ended_at_ns
@@ -315,21 +337,16 @@ def _return(timeline: Timeline, outages: Attribution, fault: FaultTimes, pathles
     back = None
     if ended_ns is not None and fault.is_physical:
         links = set(fault.plan["links_hit"])
-        following = [record for record in timeline.marks if record["at_ns"] >= ended_ns]
-        up = [
-            record["at_ns"]
-            for record in following
-            if record["event"] == "link_up_adjudicated" and record["link"] in links
-        ]
+        up: dict[str, int] = {}
+        for record in marks.between("link_up_adjudicated", ended_ns, timeline.finished_ns):
+            if record["link"] in links:
+                # Later ones are the returns of other faults.
+                up.setdefault(record["link"], record["at_ns"])
+                if len(up) == len(links):
+                    break
         if up:
-            back = next(
-                (
-                    record["at_ns"] - ended_ns
-                    for record in following
-                    if record["event"] == "restoration_finished" and record["at_ns"] >= max(up)
-                ),
-                None,
-            )
+            finished = marks.between("restoration_finished", max(up.values()), timeline.finished_ns)
+            back = next((record["at_ns"] - ended_ns for record in finished), None)
     return Return(
         flows_lost=tally.flows,
         demands_lost=tally.demands,
@@ -340,24 +357,28 @@ def _return(timeline: Timeline, outages: Attribution, fault: FaultTimes, pathles
     )
 
 
-def _curve(timeline: Timeline, fault: FaultTimes) -> tuple[tuple[int, int], ...]:
-    """Return the served share of the affected demands as steps, from the fault's effect until the run's end."""
+def _curve(
+    timeline: Timeline, outages_of: Mapping[FlowId, Sequence[Outage]], fault: FaultTimes
+) -> tuple[tuple[int, int], ...]:
+    """Return the served share of the affected demands as steps, from the fault's effect until a while after its end: what other faults do later is theirs."""
     total = sum(demands for demands, _, _ in fault.affected.values())
     if not total or fault.effective_at_ns is None:
         return ()
     begin_ns = fault.effective_at_ns
+    until_ns = timeline.finished_ns if fault.ended_at_ns is None else fault.ended_at_ns + TAIL_NS
     steps: dict[int, int] = {0: 0}
-    for outage in timeline.outages:
-        if outage.flow not in fault.affected or outage.end_ns < begin_ns:
-            continue
-        demands = fault.affected[outage.flow][0]
-        for part in outage.segments:
-            if part.end_ns <= begin_ns:
-                continue
-            lost = (PPM - part.served_ppm) * demands
-            start, end = max(0, part.start_ns - begin_ns), part.end_ns - begin_ns
-            steps[start] = steps.get(start, 0) + lost
-            steps[end] = steps.get(end, 0) - lost
+    for flow, (demands, _, _) in fault.affected.items():
+        own = outages_of.get(flow, ())
+        for outage in own[bisect_left(own, begin_ns, key=lambda one: one.end_ns) :]:
+            if outage.start_ns > until_ns:
+                break
+            for part in outage.segments:
+                if part.end_ns <= begin_ns or part.start_ns > until_ns:
+                    continue
+                lost = (PPM - part.served_ppm) * demands
+                start, end = max(0, part.start_ns - begin_ns), part.end_ns - begin_ns
+                steps[start] = steps.get(start, 0) + lost
+                steps[end] = steps.get(end, 0) - lost
     curve = []
     level = 0
     for at_ns in sorted(steps):
@@ -382,6 +403,82 @@ def lost_with_path_ns(timeline: Timeline, outages: Attribution, fault: FaultTime
     return lost // PPM
 
 
+def jobs_of(timeline: Timeline) -> dict[str, Job]:
+    """Return what the outages cost each training job that the header has terms for."""
+    found = {}
+    for part in timeline.header["demands"]:
+        if "training" not in part or timeline.started_ns is None:
+            continue
+        name, gpus = part["name"], part["gpus"]
+        training = Training(**part["training"])
+        work = work_of(stalls_of(timeline, name, training), timeline.started_ns, timeline.finished_ns, training)
+        total_ns = timeline.finished_ns - timeline.started_ns
+        found[name] = Job(
+            gpus=gpus,
+            goodput_ppm=work.useful_ns * PPM // total_ns if total_ns else 0,
+            lost_gpu_ns=(total_ns - work.useful_ns) * gpus,
+            **asdict(work),
+            **part["training"],
+        )
+    return found
+
+
+def costs_json(timeline: Timeline, outages: Attribution) -> dict[str, Any]:
+    """Return what each fault cost, as `baseline_measured` has it for other systems: demand-time, and job time."""
+    jobs = [part["name"] for part in timeline.header["demands"] if part["is_job"]]
+    return {
+        "costs": {fault: cost._asdict() for fault, cost in costs_by_fault(timeline, outages).items()},
+        "down": {job: down_by_fault(timeline, outages, job) for job in jobs},
+    }
+
+
+def _costs(timeline: Timeline, outages: Attribution) -> tuple[Cost, ...]:
+    """Return what faults cost by name, in the order in which the names first took effect."""
+    systems = {"erfs": costs_json(timeline, outages)}
+    systems |= {
+        record["name"]: record
+        for record in timeline.marks
+        if record["event"] == "baseline_measured" and "costs" in record
+    }
+    groups: dict[str, list[FaultTimes]] = {}
+    for fault in timeline.faults:
+        if fault.effective_at_ns is not None:
+            groups.setdefault(fault.id.partition("#")[0], []).append(fault)
+    jobs = [part["name"] for part in timeline.header["demands"] if part["is_job"]]
+
+    def lost(faults: Sequence[FaultTimes], measure: str) -> dict[str, int]:
+        return {
+            system: sum(record["costs"].get(fault.id, {measure: 0})[measure] for fault in faults)
+            for system, record in systems.items()
+        }
+
+    return tuple(
+        Cost(
+            name=name,
+            kind=faults[0].plan["kind"],
+            faults=len(faults),
+            lost_ns=lost(faults, "with_path"),
+            lost_of_all_ns=lost(faults, "of_all"),
+            not_in_full_ns=lost(faults, "in_full"),
+            down_ns={
+                job: {
+                    system: sum(record["down"][job].get(fault.id, 0) for fault in faults)
+                    for system, record in systems.items()
+                }
+                for job in jobs
+            },
+        )
+        for name, faults in groups.items()
+    )
+
+
+def _rate(use: dict[str, Any]) -> Rate:
+    """Return a rate as reports have it."""
+    per_month = use["per_month_ppm"] * use["things"] / PPM
+    natural = per_month * (use["until_ns"] - use["from_ns"]) / MONTH_NS
+    return Rate(natural_events=round(natural, 6), **{name: use[name] for name in Rate.model_fields if name in use})
+
+
 def _baselines(timeline: Timeline, outages: Attribution) -> tuple[Baseline, ...]:
     measured = [record for record in timeline.marks if record["event"] == "baseline_measured"]
     if not measured:
@@ -403,6 +500,7 @@ def _baseline(record: dict[str, Any], own: dict[str, int], kinds: dict[str, str]
         is_validated=record["is_validated"],
         source=record["source"],
         demand_sets=tuple(SetReport(**part) for part in record["demand_sets"]),
+        jobs={name: Job(**part) for name, part in record.get("jobs", {}).items()},
         figures=tuple(Figure(**part) for part in record["figures"]),
         lost_demand_ns=lost,
         lost_demand_ns_by_kind=dict(sorted(by_kind.items())),
@@ -420,6 +518,7 @@ def set_report(timeline: Timeline, part: dict[str, Any]) -> SetReport:
     total = count * duration_ns
     lost = 0
     pathless = 0
+    not_in_full = 0
     down: list[tuple[int, int]] = []
     for outage in timeline.outages:
         demands = timeline.flow_weights[outage.flow].get(name, 0)
@@ -431,6 +530,8 @@ def set_report(timeline: Timeline, part: dict[str, Any]) -> SetReport:
             lost += (PPM - segment.served_ppm) * length * demands
             if segment.cause in (CUT, CUT_BY_POLICY):
                 pathless += length * demands
+            else:
+                not_in_full += length * demands
     served = total * PPM - lost
     with_path = total - pathless
     down_ns = _covered(down)
@@ -441,6 +542,7 @@ def set_report(timeline: Timeline, part: dict[str, Any]) -> SetReport:
         availability_of_all_ppm=served // total if total else 0,
         # With nothing ever pathful there is nothing to be unavailable.
         availability_ppm=served // with_path if with_path else PPM if total else 0,
+        pair_availability_ppm=(with_path - not_in_full) * PPM // with_path if with_path else PPM if total else 0,
         lost_demand_ns=-(-lost // PPM),
         pathless_demand_ns=pathless,
         total_demand_ns=total,

@@ -7,7 +7,7 @@ Rule 2: every duration has a default whose source stands beside it.
 import hashlib
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -16,8 +16,9 @@ from erfs.fabric import Fabric, LinkEnd
 from erfs.faults import LINK_KINDS, NAMELESS_TARGETS, ONE_ENDED, WHOLE_NODES, Fault, FaultKind
 from erfs.ids import LinkId, NodeId
 from erfs.units import MS, SECOND, US, format_duration
-from erfs_scenario.demands import DemandSet, ring_pairs, sampled_pairs
+from erfs_scenario.demands import DemandSet, ring_of_each, ring_pairs, sampled_pairs
 from erfs_scenario.fault_model import published_rates
+from erfs_scenario.jobs import Training
 from erfs_scenario.schedules import PassedOver, RateUse, draw_faults, instants, one_by_one, pass_over, spread_out
 from erfs_scenario.schema import (
     FAULT_COUNT_MAX,
@@ -29,6 +30,7 @@ from erfs_scenario.schema import (
     TimersPart,
     TimingName,
     TimingPart,
+    TrainingPart,
     in_order,
 )
 from erfs_scenario.selectors import Misfit, select_links, select_nodes
@@ -192,9 +194,7 @@ class Plan:
                 "trunks": len(self.fabric.trunks),
                 "classes": len(self.fabric.class_members),
             },
-            "demands": [
-                {"name": demands.name, "is_job": demands.is_job, "count": demands.count} for demands in self.demands
-            ],
+            "demands": [_demands_json(demands) for demands in self.demands],
             "faults": [self.fault_json(fault) for fault in self.faults],
             "timing": as_json(self.timing),
             "timers": as_json(self.timers),
@@ -329,10 +329,14 @@ def compile_plan(
         choose = partial(select_nodes, fabric, group.select, stream(seed, f"group/{name}"), is_for_endpoints=True)
         chosen = resolved(("demands", "groups", name, "select"), choose)
         members = tuple(node for node in chosen if fabric.attachments[node])
-        if group.pattern == "ring":
-            sets.append(DemandSet(name, is_job=True, pairs=ring_pairs(members)))
+        job = DemandSet(name, is_job=True, training=_training(group.training))
+        if group.pattern == "all_pairs":
+            sets.append(replace(job, endpoints=members))
+        elif group.pattern == "ring":
+            sets.append(replace(job, pairs=ring_pairs(members)))
         else:
-            sets.append(DemandSet(name, is_job=True, endpoints=members))
+            rail_of = {node: str(fabric.nodes[node].labels.get("rail", "")) for node in members}
+            sets.append(replace(job, pairs=ring_of_each(members, rail_of)))
         if chosen and not sets[-1].count:
             problems.append(file.document.problem(("demands", "groups", name), "a job needs two endpoints at least"))
     if not problems and not any(found.count for found in sets):
@@ -442,6 +446,26 @@ def _expectations(expect: Expect) -> Expectations:
         converges=expect.converges,
         loses_nothing_on_return=expect.lossless_return,
     )
+
+
+def _training(part: TrainingPart | None) -> Training | None:
+    return (
+        None
+        if part is None
+        else Training(
+            transport_timeout_ns=part.transport_timeout,
+            checkpoint_interval_ns=part.checkpoint_interval,
+            restart_ns=part.restart,
+            loss_tolerated_ppm=part.loss_tolerated,
+        )
+    )
+
+
+def _demands_json(demands: DemandSet) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": demands.name, "is_job": demands.is_job, "count": demands.count}
+    if demands.training is not None:
+        found |= {"gpus": len(demands.members), "training": asdict(demands.training)}
+    return found
 
 
 def as_json(values: Timing | Timers | Expectations) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import jinja2
 
 from erfs.units import SECOND, format_duration
 from erfs_scenario.pictures import bucket_name, graph_of, lengths_of, picture_of, stages_of, timeline_of
-from erfs_scenario.report import Figure, Report
+from erfs_scenario.report import Cost, Figure, Report
 from erfs_scenario.tables import figure_interval, figure_value, measured, milliseconds, probes_line, three
 from erfs_scenario.verdict import format_magnitude, format_share
 
@@ -34,6 +34,18 @@ def sure(figures: Sequence[Figure], of: str) -> str:
     """Return the interval of the availability of the demand set *of*, over demand-time that had a path; a dash where there is none."""
     found = next((one for one in figures if (one.name, one.of) == ("availability", of)), None)
     return "-" if found is None or found.interval is None else figure_interval(found, found.interval)
+
+
+def costs_of(report: Report) -> list[tuple[str, list[tuple[Cost, dict[str, int]]]]]:
+    """Return the tables of what each kind of fault cost: title, and each row with its figure by system; what cost nobody anything is left out."""
+    jobs = [part.name for part in report.demand_sets if part.is_job]
+    tables = [
+        ("demand-time lost, of those with a path", [(cost, cost.lost_ns) for cost in report.costs]),
+        ("demand-time not served in full", [(cost, cost.not_in_full_ns) for cost in report.costs]),
+        ("demand-time lost, of all", [(cost, cost.lost_of_all_ns) for cost in report.costs]),
+        *((f"{job} down", [(cost, cost.down_ns[job]) for cost in report.costs]) for job in jobs),
+    ]
+    return [(title, rows) for title, every in tables if (rows := [row for row in every if any(row[1].values())])]
 
 
 def html_of(report: Report) -> str:
@@ -65,6 +77,18 @@ def html_of(report: Report) -> str:
         report=report,
         faults=faults,
         sure=sure,
+        costs=costs_of(report),
+        systems=list(report.costs[0].lost_ns) if report.costs else [],
+        natural=[
+            (system, figure)
+            for system, figures in (
+                ("this run", report.figures),
+                *((one.name, one.figures) for one in report.baselines),
+            )
+            for figure in figures
+            if figure.name.endswith("at natural rates")
+        ],
+        trained=[("this run", report.jobs), *((one.name, one.jobs) for one in report.baselines)],
         steps=report.service[:STEPS_SHOWN_MAX],
         timeline=timeline_of(report),
         pictures={fault.id: picture_of(fault) for fault in faults},

@@ -24,9 +24,13 @@ DEFINITIONS: Final = {
     "not recovered": "a permitted path existed and was still not used in full when the fault ended",
     "capacity retained": "trunk capacity of the flow's next-hop graph right before the fault ends, over what it was right before it began",
     "availability": "served demand-time over demand-time; once over all of it, once over that which had a permitted path",
+    "pair availability": "time in which a pair is served in full over time in which it has a permitted path, of all pairs together; random loss is down time, however little it is",
     "job availability": "time in which all of the job's demands are served in full, over all time",
     "event": "all faults planned for one instant; figures with an interval are over events, never over flows or packets, which fail together",
     "interval": "holds the true figure in 95 of 100 such runs; absent, with the reason, where the events are too few to tell",
+    "goodput": "time in which a job did work that it kept, over all time; a flow that is dead for longer than the transport's time-out throws it back to its checkpoint",
+    "at natural rates": "without the acceleration: what lasted until its fault ended weighs as long as the repair takes by nature, what was over before as it was, and there are as many fewer events",
+    "owed": "an outage is owed to the fault that began it until that ends, then to another on the flow's way that the outage outlasts",
     "bystander": "a flow that lost something under a fault that its paths do not cross",
 }
 
@@ -176,6 +180,8 @@ class SetReport(_Value):
     availability_of_all_ppm: int
     availability_ppm: int
     """Over demand-time with a permitted path."""
+    pair_availability_ppm: int | None = None
+    """Time served in full over time with a permitted path, of all pairs together: however little is lost, it is down time."""
     lost_demand_ns: int
     """Demand-time not served."""
     pathless_demand_ns: int
@@ -223,6 +229,72 @@ class Figure(_Value):
     definition: str
 
 
+class Job(_Value):
+    """What the outages cost one training job; useful, stalled, redone and restarting are all of the time."""
+
+    gpus: int
+    """Its endpoints: one GPU to a NIC."""
+    goodput_ppm: int
+    """Useful time over all time."""
+    useful_ns: int
+    stalled_ns: int
+    """Some flow was not served in full, random loss within what is tolerated apart."""
+    redone_ns: int
+    """Work since the last checkpoint, lost when the job was killed."""
+    restarting_ns: int
+    kills: int
+    """Outages in which a flow was dead for longer than the transport's time-out."""
+    lost_gpu_ns: int
+    """GPU-time that was not useful."""
+    transport_timeout_ns: int
+    checkpoint_interval_ns: int
+    restart_ns: int
+    loss_tolerated_ppm: int
+
+
+class Rate(_Value):
+    """A rate of the fault model that faults were drawn at."""
+
+    name: str
+    kind: str
+    per_month_ppm: int
+    """Natural events per thing and month of 730 h, in millionths."""
+    things: int
+    acceleration: int
+    """Rates times this, repairs through this."""
+    natural_events: float
+    """The mean number of events in the same time without acceleration."""
+    expected_events: float
+    """The mean with it."""
+    events: int
+    """Drawn; a train of flaps is one."""
+    faults: int
+    stretched: int
+    """Repairs that the acceleration would have made shorter than allowed: they last the shortest allowed."""
+    cut: int
+    """Faults that end with the span, before their repair."""
+    basis: str
+    source: str
+
+
+class Cost(_Value):
+    """What the faults of one rate, or of one name, cost; by system: "erfs" is this run, the others are its baselines."""
+
+    name: str
+    """Of the rate or of the fault as the scenario has it."""
+    kind: str
+    faults: int
+    """That took effect."""
+    lost_ns: dict[str, int]
+    """Demand-time not served while there was a permitted path."""
+    lost_of_all_ns: dict[str, int]
+    """Demand-time not served, path or not."""
+    not_in_full_ns: dict[str, int]
+    """Demand-time with a permitted path in which not all was served, however little was missing."""
+    down_ns: dict[str, dict[str, int]]
+    """By job, then by system: time in which some demand of the job was not served in full; what several faults cover is the first's."""
+
+
 class Baseline(_Value):
     """What the same faults would have cost with another system, a model of delays over the same fabric, flows and meter."""
 
@@ -234,6 +306,7 @@ class Baseline(_Value):
     demand_sets: tuple[SetReport, ...]
     figures: tuple[Figure, ...]
     """Its availability, with interval and definition."""
+    jobs: dict[str, Job] = {}
     lost_demand_ns: dict[str, int]
     """By fault that is an event to it: demand-time not served while there was a path, return and bystanders included."""
     lost_demand_ns_by_kind: dict[str, int]
@@ -409,16 +482,24 @@ class Report(_Value):
     probes: Probes | None = None
     """Of the kernel backend."""
     faults: tuple[FaultReport, ...]
+    uncrossed: tuple[str, ...] = ()
+    """Faults that broke something over which no measured flow went: they say nothing about recovery."""
     service: tuple[tuple[int, int], ...]
     """(instant, served share of all demands in millionths), as steps; of a long run the lowest share in each stretch of time."""
     outage_lengths: OutageLengths
     worst_flows: tuple[WorstFlow, ...]
     drawings: tuple[Drawing, ...]
     demand_sets: tuple[SetReport, ...]
+    jobs: dict[str, Job] = {}
+    """Training jobs by name, where the scenario gives their terms."""
     baselines: tuple[Baseline, ...] = ()
     """Other systems on the same faults, where the scenario asks for them."""
     figures: tuple[Figure, ...]
     """Shares and percentiles, each with its interval or the reason why there is none."""
+    costs: tuple[Cost, ...] = ()
+    """By rate or fault: what that cost, here and with other systems."""
+    rates: tuple[Rate, ...] = ()
+    """Of the faults drawn by chance, and what they came to here."""
     loops: tuple[tuple[str, ...], ...]
     """Every knot of nodes that traffic of a demand went round in."""
     unserved: tuple[Unserved, ...]

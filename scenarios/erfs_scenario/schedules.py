@@ -173,15 +173,18 @@ def draw_faults(
         train = rate.train
         start_ns = at_ns
         for _ in range(1 if train is None else rng.randint(train.low, train.high)):
-            natural_ns = rate.draw_duration(rng) // part.acceleration
-            lasting_ns = max(natural_ns, part.shortest)
+            natural_ns = rate.draw_duration(rng)
+            scaled_ns = natural_ns // part.acceleration
+            lasting_ns = max(scaled_ns, part.shortest)
             if start_ns >= until_ns:
                 break
             end_ns = min(start_ns + lasting_ns, until_ns)
-            stretched += natural_ns < part.shortest
+            stretched += scaled_ns < part.shortest
             cut += start_ns + lasting_ns > until_ns
             fault_id = f"{name}#{len(found) + 1}"
-            found.append(Fault(fault_id, rate.kind, start_ns, end_ns, links, nodes, ends, loss_ppm))
+            found.append(
+                Fault(fault_id, rate.kind, start_ns, end_ns, links, nodes, ends, loss_ppm, natural_ns=natural_ns)
+            )
             gap_ns = 0 if train is None else int(rng.expovariate(part.acceleration / train.gap))
             # As long up as the shortest repair at least: a gap of nothing would be no flap.
             start_ns = end_ns + max(gap_ns, part.shortest)

@@ -27,6 +27,7 @@ from erfs.generators import GENERATORS
 from erfs.units import MS, SECOND
 from erfs_scenario import yaml_marks
 from erfs_scenario.composing import compose
+from erfs_scenario.jobs import CHECKPOINT_NS, LOSS_TOLERATED_PPM, NCCL_TIMEOUT_NS, RESTART_NS
 from erfs_scenario.quantities import Duration, Names, Rate, Share
 from erfs_scenario.yaml_marks import Document, suggest
 
@@ -137,12 +138,27 @@ class Sampled(_Part):
     """On a fabric with no more pairs than this, take them all instead."""
 
 
+class TrainingPart(_Part):
+    """What a training job does about outages; where the defaults come from is said in `erfs_scenario.jobs`."""
+
+    transport_timeout: Duration = NCCL_TIMEOUT_NS
+    """A flow that is dead for longer kills the job; NCCL's own default where left out."""
+    checkpoint_interval: Annotated[Duration, Field(gt=0)] = CHECKPOINT_NS
+    """Killed, it begins again from the last of these."""
+    restart: Duration = RESTART_NS
+    """From the network's return until it works again."""
+    loss_tolerated: Share = LOSS_TOLERATED_PPM
+    """So much random loss on the way of a flow costs the job nothing; more of it counts as an outage that kills nothing."""
+
+
 class Group(_Part):
     """A job: endpoints that work together; it stands still while any of its demands is not served."""
 
     select: Selector
-    pattern: Literal["all_pairs", "ring"] = "all_pairs"
-    """ring: each to its neighbours in canonical order, both ways."""
+    pattern: Literal["all_pairs", "ring", "rail_rings"] = "all_pairs"
+    """ring: each to its neighbours in canonical order, both ways; rail_rings: a ring for each rail among them."""
+    training: TrainingPart | None = None
+    """Of a training job: what an outage costs it; its goodput is then reported. {} takes the defaults."""
 
 
 class Demands(_Part):

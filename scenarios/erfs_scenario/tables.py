@@ -120,7 +120,10 @@ def tables_of(report: Report) -> list[Any]:
     )
     if len(report.faults) > ROWS_MAX:
         parts.append(Text(f"… and {len(report.faults) - ROWS_MAX} more faults, in report.json"))
-    availability = plain_table("availability", ("demands", "with a path", "of all", "down"))
+    if report.uncrossed:
+        count = f"{len(report.uncrossed)} of {len(report.faults)} faults"
+        parts.append(Text(f"{count} broke something over which no measured flow went at that time", style="dim"))
+    availability = plain_table("availability", ("demands", "with a path", "pairs in full", "of all", "down"))
     for part in report.demand_sets:
         down = (
             ""
@@ -131,10 +134,15 @@ def tables_of(report: Report) -> list[Any]:
             part.name,
             f"{part.demands:,}",
             format_share(part.availability_ppm),
+            "-" if part.pair_availability_ppm is None else format_share(part.pair_availability_ppm),
             format_share(part.availability_of_all_ppm),
             down,
         )
     parts.append(availability)
+    if report.jobs:
+        parts.append(_jobs(report))
+    if report.rates or report.baselines:
+        parts.append(_costs(report))
     parts += _figures(report.figures)
     if report.probes is not None:
         parts.append(Text(probes_line(report.probes), style="dim"))
@@ -199,6 +207,29 @@ def _figures(figures: Sequence[Figure]) -> list[Any]:
         needs = ", ".join(f"{name} ({needed:,})" for needed, name in sorted(lacking.items()))
         parts.append(Text(f"{count:,} event{'s' if count != 1 else ''}: too few for {needs}", style="dim"))
     return parts
+
+
+def _costs(report: Report) -> Table:
+    """Return what each kind of fault cost demands that had a path, here and with other systems."""
+    systems = list(report.costs[0].lost_ns) if report.costs else []
+    table = plain_table("demand-time lost", ("faults", *("this run" if one == "erfs" else one for one in systems)))
+    for cost in report.costs:
+        if any(cost.lost_ns.values()):
+            lost = (format_duration(cost.lost_ns[system]) for system in systems)
+            table.add_row(cost.name, f"{cost.faults:,}", *lost)
+    return table
+
+
+def _jobs(report: Report) -> Table:
+    """Return what the outages cost each training job, here and with other systems."""
+    columns = ("job", "goodput", "stalled", "redone", "restarting", "kills", "GPU-time lost")
+    table = plain_table("training", columns)
+    for system, jobs in (("this run", report.jobs), *((one.name, one.jobs) for one in report.baselines)):
+        for name, job in jobs.items():
+            durations = (job.stalled_ns, job.redone_ns, job.restarting_ns)
+            texts = [format_share(job.goodput_ppm), *map(format_duration, durations), f"{job.kills:,}"]
+            table.add_row(system, name, *texts, format_duration(job.lost_gpu_ns))
+    return table
 
 
 def _affected(tally: Tally) -> str:

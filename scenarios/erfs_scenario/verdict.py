@@ -49,8 +49,7 @@ def verdict_on(
         if timeline.abort_reason is None and timeline.is_finished:
             wrong = not_as_asked(fault, times.remarks, LATE_MAX_NS[timeline.header["backend"]])
             found += [("invalid", f'fault "{fault.id}" {reason}') for reason in wrong]
-        if fault.is_physical and fault.effective_at_ns is not None and not fault.affected.flows:
-            found.append(("undecidable", f'fault "{fault.id}" ({fault.target}) is crossed by no measured flow'))
+    found += [("undecidable", reason) for reason in _uncrossed_reasons(timeline, faults)]
     if timeline.started_ns is None:
         found.append(("undecidable", "the measurement never started"))
     elif not steady.held:
@@ -105,6 +104,36 @@ def format_magnitude(value: int | None, unit: str) -> str:
     if value is None:
         return "-"
     return format_share(value) if unit == "ppm" else format_bps(value) if unit == "bps" else f"{value:,}"
+
+
+def uncrossed_of(faults: Iterable[FaultReport]) -> list[FaultReport]:
+    """Return the faults that broke something over which no measured flow went."""
+    return [one for one in faults if one.is_physical and one.effective_at_ns is not None and not one.affected.flows]
+
+
+def _uncrossed_reasons(timeline: Timeline, faults: Sequence[FaultReport]) -> list[str]:
+    """
+    Return why faults that no measured flow crosses leave something undecided.
+
+    Who states a fault asks what it does, once or in any of its repetitions. Of what chance draws, one that hits an idle link is as
+    good a draw as another: only if all of them do, there is nothing to judge.
+    """
+    drawn = {use["name"] for use in timeline.header.get("rates", ())}
+    asked: dict[str | None, list[FaultReport]] = {}
+    for fault in faults:
+        if fault.is_physical and fault.effective_at_ns is not None:
+            name = fault.id.partition("#")[0]
+            asked.setdefault(None if name in drawn else name, []).append(fault)
+    found = []
+    for name, group in asked.items():
+        if len(uncrossed_of(group)) < len(group):
+            continue
+        if len(group) == 1:
+            found.append(f'fault "{group[0].id}" ({group[0].target}) is crossed by no measured flow')
+        else:
+            which = "drawn by chance" if name is None else f'called "{name}"'
+            found.append(f"none of the {len(group)} faults {which} is crossed by any measured flow")
+    return found
 
 
 def _steady_reason(steady: SteadyState) -> str:

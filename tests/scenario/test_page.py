@@ -25,7 +25,7 @@ fabric: {generate: {kind: fat-tree, k: 4}}
 demands:
   all_pairs: true
   groups:
-    job: {select: {kind: host, random: 4}, pattern: ring}
+    job: {select: {kind: host, random: 4}, pattern: ring, training: {transport_timeout: 2 s, restart: 1 s}}
 faults:
   - {name: edge, kind: node_down, target: {kind: switch, tier: 1, random: 1}, at: 1 s, for: 3 s}
   - {name: cut, kind: link_down, target: {kind: trunk, tier: 2, random: 1}, at: 8 s, for: 3 s}
@@ -123,7 +123,9 @@ def test_the_verdict_comes_first_then_what_a_reader_asks_next(report: Report) ->
         "The worst flows",
         "The part of the fabric that was hit",
         "Availability",
+        "What it cost training jobs",
         "Beside other systems, on the same faults",
+        "What each kind of fault cost",
         "Figures, and how sure they are",
         "Left without full service",
         "What this measurement cannot tell",
