@@ -122,8 +122,8 @@ def _uncrossed_reasons(timeline: Timeline, faults: Sequence[FaultReport]) -> lis
     asked: dict[str | None, list[FaultReport]] = {}
     for fault in faults:
         if fault.is_physical and fault.effective_at_ns is not None:
-            name = fault.id.partition("#")[0]
-            asked.setdefault(None if name in drawn else name, []).append(fault)
+            cause = fault.id.partition("#")[0]
+            asked.setdefault(None if cause in drawn else cause, []).append(fault)
     found = []
     for name, group in asked.items():
         if len(uncrossed_of(group)) < len(group):
