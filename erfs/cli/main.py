@@ -7,6 +7,7 @@ Rule 2: a user never sees a traceback for their own mistake.
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
@@ -99,6 +100,10 @@ def reporting_errors(run: Callable[[], int | None]) -> int:
         # The reader (head, less) went away; that is not our failure.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except Exception:  # noqa: BLE001 -- told in full, and an exit code of its own
+        # Python's own exit code for this is 1, which would say that an objective was missed.
+        traceback.print_exc()
+        code = Exit.HARNESS
     return int(code or 0)
 
 

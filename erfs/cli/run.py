@@ -102,6 +102,7 @@ def command(
     refuse_unsupported(plan, backend, file)
     folder = out or Path("out") / f"{plan.name}-seed{plan.seed}"
     prepare(folder, force)
+    # The journal first, the verdict from it alone; what could not be removed is appended, and changes no verdict.
     is_residue = execute(plan, backend, folder, broker, int(ip_version))
     report = read_report(folder)
     text = write_report(report, folder)
@@ -143,13 +144,14 @@ def execute(plan: "Plan", backend: str, folder: Path, broker: str | None, ip_ver
     from erfs_scenario.plan_file import PLANNED, plan_json
 
     last_ns = 0
-    is_residue = False
+    is_residue = is_measured = False
     with Journal(folder / JOURNAL) as journal, _progress(plan) as on_progress, terminable():
 
         def record(at_ns: int, event: str, fields: dict[str, object]) -> None:
-            nonlocal last_ns, is_residue
+            nonlocal last_ns, is_residue, is_measured
             last_ns = max(last_ns, at_ns)
             is_residue = is_residue or event == "cleanup_failed"
+            is_measured = is_measured or event == "measurement_finished"
             journal.append(at_ns, event, **fields)
 
         record(0, "run_started", plan.header(backend))
@@ -182,6 +184,11 @@ def execute(plan: "Plan", backend: str, folder: Path, broker: str | None, ip_ver
                 run_live(plan, record=record, on_progress=on_progress, out=folder, broker=broker)
         except KeyboardInterrupt:
             record(last_ns, "run_aborted", {"reason": "interrupted"})
+        except Exception as error:
+            # What was measured stands, whatever goes wrong with taking things down: the verdict is not lost with it.
+            if backend == "sim" or not is_measured:
+                raise
+            record(last_ns, "cleanup_failed", {"what": f"{type(error).__name__}: {error}"})
         else:
             record(max(last_ns, plan.duration_ns), "run_finished", {})
     return is_residue

@@ -160,6 +160,9 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterable[str]:
         yield f"| {' | '.join(map(_plain, row))} |"
 
 
+# OpenSLO has no objective without a budget: a target is below 1 (OpenSLO v1, SLO, objectives[].target). This leaves 0.1 s in three years.
+BELOW_ALL: Final = 0.999999999
+
 # By name: the bound's key, the measured figure, and good and total of the ratio, in the fields of a demand set.
 _ASKED: Final = {
     "availability": (
@@ -216,6 +219,7 @@ def _slo(report: Report, name: str, of: str, bound_ppm: int, measured_ppm: int) 
         else f"{interval.low} to {interval.high} ppm at {interval.level_ppm / 10_000:g} %",
         "erfs/measured-for": format_duration(report.measured_ns),
         "erfs/verdict": report.verdict.outcome,
+        "erfs/asked-ppm": str(bound_ppm),
         "erfs/replay": report.replay,
         "erfs/fabric": f"{report.fabric.name} ({report.fabric.digest})",
     }
@@ -248,7 +252,12 @@ def _slo(report: Report, name: str, of: str, bound_ppm: int, measured_ppm: int) 
             },
             "timeWindow": [{"duration": f"{minutes}m", "isRolling": True}],
             "budgetingMethod": "Occurrences",
-            "objectives": [{"displayName": f"at least {format_share(bound_ppm)}", "target": bound_ppm / PPM}],
+            "objectives": [
+                {
+                    "displayName": f"at least {format_share(bound_ppm)}",
+                    "target": bound_ppm / PPM if bound_ppm < PPM else BELOW_ALL,
+                }
+            ],
         },
     }
 

@@ -309,11 +309,13 @@ class _Live:
                     await self._measure()
                     await asyncio.gather(*(agent.stop() for agent in self._agents.values()))
                 finally:
-                    await self._controller.stop()
-                    self._take_controller_marks()
-                    if self._foreign_broker is not None:
-                        await self._clear(observer_bus)
-                    self._merger.pass_on_all()
+                    try:
+                        await self._controller.stop()
+                        self._take_controller_marks()
+                        if self._foreign_broker is not None:
+                            await self._clear(observer_bus)
+                    finally:
+                        self._merger.pass_on_all()
                 observer_task.cancel()
                 operator_task.cancel()
 

@@ -19,7 +19,7 @@ from erfs.messages import DownFact
 from erfs.ports import Incoming
 from erfs.topics import Channel, Topics
 from tests.bus.conftest import Broker
-from tests.live.runs import DEADLINE_S, command, journal, until
+from tests.live.runs import DEADLINE_S, PROGRAM, command, journal, until
 
 pytestmark = pytest.mark.live
 
@@ -70,6 +70,10 @@ def test_a_second_controller_exits_and_a_killed_run_leaves_no_process(tmp_path: 
         process.wait(DEADLINE_S)
         _, alive = psutil.wait_procs(children, timeout=DEADLINE_S)
         assert not alive
+    judged = subprocess.run(
+        [*PROGRAM, "report", "out"], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert (judged.returncode, "harness died at" in judged.stdout) == (2, True), judged.stderr
 
 
 def test_a_terminated_run_ends_its_processes_and_is_aborted(tmp_path: Path) -> None:

@@ -97,6 +97,12 @@ def test_an_availability_that_was_asked_for_is_an_objective_with_what_was_measur
     )
 
 
+def test_an_objective_of_all_is_written_as_the_most_that_openslo_has_and_says_what_was_asked() -> None:
+    (slo,) = yaml.safe_load_all(openslo_of(slow(availability_min_ppm=1_000_000)))
+    assert slo["spec"]["objectives"] == [{"displayName": "at least 100.0000 %", "target": 0.999999999}]
+    assert slo["metadata"]["annotations"]["erfs/asked-ppm"] == "1000000"
+
+
 def test_without_an_availability_there_is_no_objective_to_export() -> None:
     with pytest.raises(ConfigError, match="expects no availability"):
         openslo_of(slow())

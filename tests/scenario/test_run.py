@@ -202,6 +202,42 @@ main()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+@pytest.mark.parametrize(("is_measured", "code"), [(True, 75), (False, 70)])
+def test_what_goes_wrong_in_taking_things_down_does_not_cost_the_verdict(
+    tmp_path: Path, is_measured: bool, code: int
+) -> None:
+    """A backend that breaks after the measurement: the verdict is there and 75 is returned; one that breaks before it has none."""
+    (tmp_path / "s.yaml").write_text(SCENARIO)
+    program = f"""
+import erfs_scenario.live as live
+from erfs_scenario.simulation import simulate
+def run_live(plan, *, record, on_progress, out, broker):
+    if {is_measured}:
+        simulate(plan, record=record, on_progress=on_progress)
+    raise OSError("a broker that would not go")
+live.run_live = run_live
+from erfs.cli.main import main
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, "run", "s.yaml", "--backend", "live", "--out", "out"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == code, done.stderr
+    assert (tmp_path / "out/report.json").exists() is is_measured
+    if is_measured:
+        assert "passed: " in done.stdout
+        *_, last = read(tmp_path / "out/journal.jsonl")
+        assert last["event"] == "cleanup_failed"
+        assert last["what"] == "OSError: a broker that would not go"
+    else:
+        assert "a broker that would not go" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

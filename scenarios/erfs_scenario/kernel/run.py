@@ -104,8 +104,10 @@ def run_kernel(
                         registry.write(lab_file(spaces, members, lab, "up"))
                         await measurement.run()
                     finally:
-                        await members.stop()
-                        measurement.write_down()
+                        try:
+                            await members.stop()
+                        finally:
+                            measurement.write_down()
 
                 with inside(spaces.path(None)):
                     run_to_the_end(run())
