@@ -74,7 +74,12 @@ Command = Publish | Subscribe | Mark | PersistEpoch | PersistDrains | Exit
 
 _REPORTS: Final = (Channel.PRESENCE, Channel.HEALTH, Channel.FACT, Channel.ACK)
 # Topics that belong to no node.
-_COMMON: Final = (Address(Channel.LEADER), Address(Channel.CONFIRM), Address(Channel.DRAIN))
+_COMMON: Final = (
+    Address(Channel.LEADER),
+    Address(Channel.CONFIRM),
+    Address(Channel.DRAIN),
+    Address(Channel.DRAINS),
+)
 
 
 class ControllerCore:
@@ -121,7 +126,7 @@ class ControllerCore:
     def start(self, now_ns: int) -> list[Command]:
         """Return what to do first; the rest follows when the bus is there. *now_ns* starts no timer yet."""
         # What an earlier reign left on the agents' topics is read once, to compare with what would be pushed.
-        return [Subscribe(channels=(*_REPORTS, Channel.PROGRAM), addresses=(*_COMMON, Address(Channel.DRAINS)))]
+        return [Subscribe(channels=(*_REPORTS, Channel.PROGRAM), addresses=_COMMON)]
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         """Take in one event and do what is due. Cost: look-ups, unless a computation is due (`erfs.paths.compute`)."""
@@ -207,7 +212,7 @@ class ControllerCore:
             case DrainRequest() as request:
                 return self._hear_operator(request, now_ns)
             case Drains() as drains:
-                return [*self._orders.hear_predecessor(drains)] if self._epoch_led == 0 else []
+                return self._told_of_drains(self._orders.hear_predecessor(drains), now_ns)
             case DrainAnswer():
                 return []
             case CannotReach():
@@ -252,9 +257,10 @@ class ControllerCore:
         if not self._election.is_leading:
             # Whoever leads answers.
             return []
-        revision = self._drains.revision
-        commands = self._orders.hear(request, self._detection.unusable, now_ns)
-        if self._drains.revision != revision:
+        return self._told_of_drains(self._orders.hear(request, self._detection.unusable, now_ns), now_ns)
+
+    def _told_of_drains(self, commands: list[Publish | Mark | PersistDrains], now_ns: int) -> list[Command]:
+        if any(isinstance(command, PersistDrains) for command in commands):
             self._routes.news(now_ns)
         return [*commands]
 

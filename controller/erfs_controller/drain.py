@@ -99,6 +99,15 @@ class DrainList:
         self._drains = {drain.name: drain for drain in other.drains}
         return True
 
+    def merge(self, other: Drains) -> bool:
+        """Take in late what another controller left, beside what has been accepted here meanwhile. Return whether it was newer."""
+        accepted = self._drains
+        if not self.adopt(other):
+            return False
+        self._drains |= accepted
+        self.revision += 1
+        return True
+
     def replace_fabric(self, topology: Topology) -> None:
         """Take in a new fabric. A drain of what it lacks stays, without effect, until it is undrained or ends."""
         self._topology = topology

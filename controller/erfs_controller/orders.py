@@ -53,16 +53,17 @@ class Orders:
 
     # --- the reign ----------------------------------------------------------------------------------------------------
     def hear_predecessor(self, drains: Drains) -> Commands:
-        """Take in what is retained on the bus of an earlier reign."""
-        return [PersistDrains(self._message())] if self._drains.adopt(drains) else []
+        """Take in what is retained on the bus of an earlier reign; it may come after this one has begun."""
+        if not self._epoch:
+            return [PersistDrains(self._message())] if self._drains.adopt(drains) else []
+        return [*self._restored(), *self._changed()] if self._drains.merge(drains) else []
 
     def lead(self, epoch: int) -> Commands:
         """Say what is drained, now that this controller leads in *epoch*."""
         self._epoch = epoch
         if not self._drains.revision:
             return []
-        names = [drain.name for drain in self._drains.drains]
-        return [Mark("drains_restored", {"drains": names}), self.announcement()]
+        return [*self._restored(), self.announcement()]
 
     def announcement(self) -> Publish:
         """Return the message that says what is drained."""
@@ -138,6 +139,9 @@ class Orders:
         return [self._answer(request, state, reasons, generation=generation) for request in self._moving]
 
     # --- what is said -------------------------------------------------------------------------------------------------
+    def _restored(self) -> Commands:
+        return [Mark("drains_restored", {"drains": [drain.name for drain in self._drains.drains]})]
+
     def _changed(self) -> Commands:
         return [PersistDrains(self._message()), self.announcement()]
 

@@ -379,6 +379,22 @@ def test_a_restarted_controller_knows_what_is_drained_from_its_disk_or_from_the_
     assert kit.marks(said, "drains_restored") == [Mark("drains_restored", {"drains": ["node:spine0"]})]
 
 
+def test_what_is_retained_counts_even_if_it_comes_late_and_takes_nothing_back(kit, four_spines) -> None:  # type: ignore[no-untyped-def]
+    """A successor without a disk, on a slow bus, has accepted another drain meanwhile: both hold."""
+    bench = kit.bench(four_spines)
+    bench.lead()
+    bench.hear(request("leaf0"))
+    left = Drains(sender=CONTROLLER, epoch=1, revision=7, drains=(drain("node", "spine0"),))
+
+    said = bench.hear(left, is_retained=True) + bench.wait(100 * MS)
+
+    assert kit.marks(said, "drains_restored") == [Mark("drains_restored", {"drains": ["node:leaf0", "node:spine0"]})]
+    assert [command.drains.revision for command in said if isinstance(command, PersistDrains)] == [8]
+    assert not carried_by(bench.programs, NodeId("leaf3"), "spine0")
+    assert not carried_by(bench.programs, NodeId("spine1"), "leaf0")
+    assert [command for command in bench.hear(left, is_retained=True) if not isinstance(command, Mark)] == []
+
+
 def test_a_failure_during_a_drain_is_healed_and_its_return_does_not_undrain(kit, four_spines) -> None:  # type: ignore[no-untyped-def]
     bench = kit.bench(four_spines)
     bench.lead()
