@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from erfs.fabric import Fabric
-from erfs.ids import LinkId
+from erfs.ids import LinkId, NodeId
 from erfs.messages import (
     Ack,
     CannotReach,
@@ -268,7 +268,11 @@ class ControllerCore:
         def is_current() -> bool:
             return self._settled_for == (self._drains.revision, self._detection.unusable)
 
-        return [*self._orders.follow(commands, is_current=is_current, is_idle=self._programming.is_idle)]
+        def users() -> tuple[NodeId, ...]:
+            return self._programming.may_still_use(self._drains.carrying_nothing())
+
+        is_idle = self._programming.is_idle
+        return [*self._orders.follow(commands, is_current=is_current, is_idle=is_idle, users=users)]
 
     # --- what is due --------------------------------------------------------------------------------------------------
     def _advance(self, now_ns: int) -> list[Command]:

@@ -175,6 +175,10 @@ class DrainList:
         """Return the drains whose time is up."""
         return tuple(drain for drain in self.drains if drain.ends_wall_ns is not None and drain.ends_wall_ns <= wall_ns)
 
+    def carrying_nothing(self) -> frozenset[LinkId]:
+        """Return the links that hard drains take out of use."""
+        return self._links(drain for drain in self.drains if drain.strength == "hard")
+
     # --- what follows for routes --------------------------------------------------------------------------------------
     def use(self, down: frozenset[LinkId]) -> Use:
         """

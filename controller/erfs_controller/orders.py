@@ -1,7 +1,8 @@
 """What is said to operators who drain and undrain: the plan, the refusal, how far it is.
 
 Rule 1: nothing is promised before it is on disk: the drains are persisted before they are announced or a request is answered.
-Rule 2: "done" means that every agent acknowledged programs computed with the drain; until then what is in the way is named.
+Rule 2: "done" means that nobody may still send through what is drained: every agent that might has acknowledged a program computed
+with the drain. Until then what is in the way is named.
 Rule 3: nothing is decided here: what may be drained is `erfs_controller.drain`'s, when programs are pushed is programming's.
 """
 
@@ -50,6 +51,8 @@ class Orders:
         self._moving: dict[str, None] = {}
         """Accepted requests whose traffic is not known to have moved."""
         self._is_stuck = False
+        self._users: tuple[NodeId, ...] | None = None
+        """Who was last told to be in the way; None: nothing has been told since a request was accepted."""
 
     # --- the reign ----------------------------------------------------------------------------------------------------
     def hear_predecessor(self, drains: Drains) -> Commands:
@@ -95,7 +98,7 @@ class Orders:
         else:
             self._drains.begin(drain)
             mark = Mark("drain_begun", _facts_of(drain) | {"overridden": list(decision.overridden)})
-        self._moving[request.request] = None
+        self._moving[request.request] = self._users = None
         if len(self._moving) > WAITING_MAX:
             del self._moving[next(iter(self._moving))]
         accepted = self._answer(request.request, "accepted", decision.overridden, plan=decision.plan, drain=drain)
@@ -110,7 +113,14 @@ class Orders:
         return [*marks, *self._changed()] if over else []
 
     # --- progress -----------------------------------------------------------------------------------------------------
-    def follow(self, commands: Iterable[object], *, is_current: Callable[[], bool], is_idle: bool) -> Commands:
+    def follow(
+        self,
+        commands: Iterable[object],
+        *,
+        is_current: Callable[[], bool],
+        is_idle: bool,
+        users: Callable[[], tuple[NodeId, ...]],
+    ) -> Commands:
         """
         Tell those who wait how far it is.
 
@@ -118,6 +128,7 @@ class Orders:
             commands: What has just been decided; the marks of the push are read.
             is_current: Tells whether the last computation took everything drained into account; asked only if somebody waits.
             is_idle: Whether nothing is being pushed.
+            users: Tells which nodes may still send through what carries nothing any more, their agents being away.
         """
         marks = [command for command in commands if isinstance(command, Mark) and command.event in _PROGRESS]
         if marks:
@@ -131,8 +142,18 @@ class Orders:
                     generation = mark.fields.get("generation", 0)
                     told += self._tell(state, reasons, generation if isinstance(generation, int) else 0)
             if is_idle and not self._is_stuck:
-                told += self._tell("done")
-                self._moving.clear()
+                told += self._tell_end(users())
+        return told
+
+    def _tell_end(self, users: tuple[NodeId, ...]) -> Commands:
+        if users == self._users:
+            return []
+        self._users = users
+        if users:
+            named = ", ".join(users[:5]) + (f" and {len(users) - 5} more" if len(users) > 5 else "")
+            return self._tell("waiting", (f"agents are away whose nodes may still send through it: {named}",))
+        told = self._tell("done")
+        self._moving.clear()
         return told
 
     def _tell(self, state: State, reasons: tuple[str, ...] = (), generation: int = 0) -> Commands:

@@ -329,6 +329,21 @@ class Programming:
         push.resend_at_ns = now_ns + self._timers.ack_wait_ns
         return [self._publish(push.round[node]) for node in missing]
 
+    def may_still_use(self, links: Collection[LinkId]) -> tuple[NodeId, ...]:
+        """
+        Return the nodes, none of them cut off, that have not confirmed their newest program and may be running one that uses *links*.
+
+        Cost: O(unconfirmed nodes * members of their programs).
+        """
+        found = []
+        for node, agent in sorted(self._roster.agents.items()):
+            if agent.given is None or _runs(agent.installed, agent.given) or self._is_cut_off(node):
+                continue
+            programs = [program for program in (agent.running, *agent.open) if program is not None]
+            if any(_uses(program, links) for program in programs):
+                found.append(node)
+        return tuple(found)
+
     def _count(self, node: NodeId, now_ns: int) -> Commands:
         push = self._push
         if push is None or node not in push.missing or not _runs(self._roster.agents[node].installed, push.round[node]):
@@ -369,6 +384,13 @@ class Programming:
             named = {"missing": list(self._held_by[:NAMED_MAX]), "missing_count": len(self._held_by)}
             return [self._generation_mark("generation_incomplete", self._last_generation, **named)]
         return [self._generation_mark("restoration_finished", self._last_generation)]
+
+
+def _uses(program: Program, links: Collection[LinkId]) -> bool:
+    ports = {binding.port for binding in program.ports if binding.link in links}
+    members = [member for group in program.groups for member in group.members]
+    members += [member for step in program.armed.steps for member in step.add]
+    return any(member.port in ports for member in members)
 
 
 def _runs(installed: Installed | None, program: Program) -> bool:

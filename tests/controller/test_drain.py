@@ -446,6 +446,37 @@ def test_what_keeps_a_drain_from_being_done_is_told(kit, four_spines) -> None:  
     assert reason.startswith("1 agents have not acknowledged generation ")
 
 
+def test_it_is_not_done_while_an_agent_is_away_whose_node_may_still_send_through_it(kit, four_spines) -> None:  # type: ignore[no-untyped-def]
+    """Nobody waits for its acknowledgement, but whoever pulled the cable now would cost its hosts a quarter of their packets."""
+    bench = kit.bench(four_spines)
+    bench.lead()
+    bench.mute = {NodeId("leaf1"), NodeId("spine3")}
+    for node in sorted(bench.mute):
+        bench.hear(bench.presence(node, "gone"))
+
+    said = bench.hear(request("spine0")) + bench.wait(5 * SECOND)
+
+    assert told(said)[-1] == ("waiting", ("agents are away whose nodes may still send through it: leaf1",))
+    assert [state for state, _ in told(said)].count("waiting") == 1
+
+    bench.mute = set()
+    said = bench.hear(bench.presence("leaf1", incarnation=2)) + bench.wait(SECOND)
+    assert told(said)[-1] == ("done", ())
+
+
+def test_an_undrain_needs_nobody_who_is_away(kit, four_spines) -> None:  # type: ignore[no-untyped-def]
+    bench = kit.bench(four_spines)
+    bench.lead()
+    bench.hear(request("spine0"))
+    bench.wait(SECOND)
+    bench.mute = {NodeId("leaf1")}
+    bench.hear(bench.presence("leaf1", "gone"))
+
+    said = bench.hear(request("spine0", "undrain")) + bench.wait(5 * SECOND)
+
+    assert told(said)[-1] == ("done", ())
+
+
 def test_only_who_leads_answers(kit, four_spines) -> None:  # type: ignore[no-untyped-def]
     bench = kit.bench(four_spines)
     bench.meet()
