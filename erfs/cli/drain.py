@@ -21,7 +21,13 @@ from erfs.units import MINUTE
     "--force", metavar="REASON", help="Do it though the path floor forbids it; the reason goes to the journal."
 )
 @click.option(
-    "--wait", "wait_ns", callback=duration, default="60 s", show_default=True, help="How long to wait until it is done."
+    "--wait",
+    "wait_ns",
+    callback=duration,
+    metavar="DURATION",
+    default="60 s",
+    show_default=True,
+    help="How long to wait until it is done.",
 )
 @click.option("--json", "is_json", is_flag=True, help="Print the controller's answers, one JSON object a line.")
 @bus_options

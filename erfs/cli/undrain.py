@@ -12,7 +12,13 @@ from erfs.units import MINUTE
 @click.command("undrain")
 @click.argument("target")
 @click.option(
-    "--wait", "wait_ns", callback=duration, default="60 s", show_default=True, help="How long to wait until it is done."
+    "--wait",
+    "wait_ns",
+    callback=duration,
+    metavar="DURATION",
+    default="60 s",
+    show_default=True,
+    help="How long to wait until it is done.",
 )
 @click.option("--json", "is_json", is_flag=True, help="Print the controller's answers, one JSON object a line.")
 @bus_options
